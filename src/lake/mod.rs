@@ -1,0 +1,5 @@
+//! Speaks Delta: commits, files, deletion vectors, locations, ledger.
+//!
+//! Knows nothing of PostgreSQL's protocol.
+
+pub mod locations;

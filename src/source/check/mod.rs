@@ -1,0 +1,119 @@
+//! Everything that must be right before a snapshot is taken, each fault with the SQL that mends it.
+//!
+//! [`check`] asks the server ([`Facts`]), then decides by pure rules. It changes nothing.
+//! Its promise: what would fail in the middle of a copy, or break the application on the source,
+//! is found here first.
+
+mod facts;
+mod finding;
+mod rules;
+mod table_rules;
+
+pub use facts::{Facts, Holder, TableRights};
+pub use finding::{Finding, Severity, as_error};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio_postgres::Client;
+
+use crate::error::Result;
+use crate::source::catalog::ServerInfo;
+
+/// What is to be replicated, and how.
+#[derive(Clone, Debug)]
+pub struct CheckRequest<'a> {
+    /// The user's table patterns.
+    pub tables: &'a [String],
+    /// The slot's name.
+    pub slot: &'a str,
+    /// The publication's name.
+    pub publication: &'a str,
+    /// The pipeline has published tables from this slot before, so it must be there.
+    pub started: bool,
+    /// An earlier run made the publication, so newly selected tables will be added to it.
+    pub publication_ours: bool,
+    /// What is known of the server already; asked for if `None`.
+    pub server: Option<&'a ServerInfo>,
+}
+
+/// The answer of [`check`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CheckReport {
+    /// The server's version in words.
+    pub server_version: String,
+    /// The database.
+    pub database: String,
+    /// The tables selected, as `schema.table`.
+    pub tables: Vec<String>,
+    /// The findings, errors first.
+    pub findings: Vec<Finding>,
+}
+
+impl CheckReport {
+    /// Whether anything must be mended first: exit code 3.
+    pub fn has_errors(&self) -> bool {
+        self.findings.iter().any(|f| f.severity == Severity::Error)
+    }
+
+    /// For people: each finding with the line that mends it.
+    pub fn to_text(&self) -> String {
+        let mut text = format!(
+            "PostgreSQL {}, database {}: {}\n",
+            self.server_version,
+            self.database,
+            counted(self.tables.len(), "table")
+        );
+        for finding in &self.findings {
+            let Finding { id, severity, subject, what, fix } = finding;
+            text.push_str(&format!("\n{:<8} {subject}: {what} [{id}]\n", severity.word()));
+            for line in fix.lines() {
+                text.push_str(&format!("         fix: {line}\n"));
+            }
+        }
+        let of = |severity| self.findings.iter().filter(|f| f.severity == severity).count();
+        let summary = match (of(Severity::Error), of(Severity::Warning)) {
+            (0, 0) => "ready".to_owned(),
+            (0, warnings) => format!("ready, with {}", counted(warnings, "warning")),
+            (errors, 0) => format!("not ready: {}", counted(errors, "error")),
+            (errors, warnings) => {
+                format!("not ready: {}, {}", counted(errors, "error"), counted(warnings, "warning"))
+            }
+        };
+        text.push_str(&format!("\n{summary}\n"));
+        text
+    }
+}
+
+fn counted(n: usize, thing: &str) -> String {
+    let plural = if n == 1 { "" } else { "s" };
+    format!("{n} {thing}{plural}")
+}
+
+/// Checks the source for what `request` wants. Reads only.
+///
+/// # Errors
+/// A mistake in the patterns' syntax or the slot's name (config), and failing queries. Everything
+/// else is a finding.
+pub async fn check(client: &Client, request: &CheckRequest<'_>) -> Result<CheckReport> {
+    crate::source::slot::check_slot_name(request.slot)?;
+    let facts = Facts::gather(client, request).await?;
+    Ok(report(&facts, request))
+}
+
+/// The pure half of [`check`].
+pub fn report(facts: &Facts, request: &CheckRequest<'_>) -> CheckReport {
+    let mut findings = facts.selection.findings.clone();
+    findings.extend(rules::findings(facts, request));
+    findings.extend(table_rules::findings(facts));
+    // Stable, so that findings of one severity keep the order of the rules.
+    findings.sort_by_key(|f| f.severity);
+    CheckReport {
+        server_version: facts.server.version_text.clone(),
+        database: facts.server.database.clone(),
+        tables: facts.selection.tables.iter().map(|t| t.display()).collect(),
+        findings,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,465 @@
+//! The publication: which changes of which tables the server sends.
+//!
+//! It must exist before the slot does: a slot decodes with the catalog of each change's time, and
+//! finds no publication in a past that had none. One that exists already is used as it is, after
+//! [`problems`] has shown that it sends every change of every selected table; what it leaves out
+//! by filters and column lists goes into a digest that binds each checkpoint.
+
+use std::collections::HashMap;
+
+use serde::Deserialize;
+use tokio_postgres::Client;
+
+use crate::error::{Error, Kind, Result};
+use crate::source::catalog::{Digest, TableInfo, TableKind, field, quote_ident, sql_error};
+use crate::source::check::{Finding, as_error};
+
+/// Which kinds of change are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Actions {
+    /// INSERT.
+    pub insert: bool,
+    /// UPDATE.
+    pub update: bool,
+    /// DELETE.
+    pub delete: bool,
+    /// TRUNCATE.
+    pub truncate: bool,
+}
+
+/// A table as it is published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublishedTable {
+    /// Its oid.
+    pub oid: u32,
+    /// Its schema.
+    pub schema: String,
+    /// Its name.
+    pub name: String,
+    /// The column list, by `attnum`; `None` is every column (PostgreSQL 15 and later).
+    pub columns: Option<Vec<i16>>,
+    /// The row filter as an SQL expression (PostgreSQL 15 and later).
+    pub row_filter: Option<String>,
+}
+
+/// A publication.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublicationInfo {
+    /// The name.
+    pub name: String,
+    /// Made by this call of [`ensure_publication`].
+    pub created: bool,
+    /// FOR ALL TABLES.
+    pub all_tables: bool,
+    /// Partitions' changes are sent under the name of their root.
+    pub via_root: bool,
+    /// Stored generated columns are sent (PostgreSQL 18 and later).
+    pub generated_stored: bool,
+    /// What is sent.
+    pub actions: Actions,
+    /// Every table published, by whatever way it came in.
+    pub tables: Vec<PublishedTable>,
+    /// Digest of everything that bends what is sent: actions, roots, generated columns, and the
+    /// filter and column list of each table that has one.
+    pub contract_digest: String,
+}
+
+impl PublicationInfo {
+    /// How `table` is published.
+    pub fn table(&self, oid: u32) -> Option<&PublishedTable> {
+        self.tables.iter().find(|t| t.oid == oid)
+    }
+
+    /// As `contract_digest`, for one table alone: what other tables' filters do leaves it the same.
+    pub fn contract(&self, oid: u32) -> String {
+        self.digest(self.tables.iter().filter(|t| t.oid == oid))
+    }
+
+    fn digest<'a>(&self, tables: impl Iterator<Item = &'a PublishedTable>) -> String {
+        let mut digest = Digest::default();
+        let a = self.actions;
+        for fact in [a.insert, a.update, a.delete, a.truncate, self.via_root, self.generated_stored]
+        {
+            digest.number(fact.into());
+        }
+        let mut bent: Vec<_> =
+            tables.filter(|t| t.columns.is_some() || t.row_filter.is_some()).collect();
+        bent.sort_by_key(|t| t.oid);
+        for table in bent {
+            digest.number(table.oid.into());
+            let columns = table.columns.as_deref();
+            digest.number(columns.map_or(-1, |list| list.len() as i64));
+            for attnum in columns.unwrap_or_default() {
+                digest.number((*attnum).into());
+            }
+            match &table.row_filter {
+                Some(filter) => digest.number(1).text(filter),
+                None => digest.number(0),
+            };
+        }
+        digest.hex()
+    }
+}
+
+/// What is wrong with `publication` for replicating `tables`, with the SQL that mends it.
+pub fn problems(publication: &PublicationInfo, tables: &[TableInfo]) -> Vec<Finding> {
+    let name = quote_ident(&publication.name);
+    let subject = format!("publication {}", publication.name);
+    let mut findings = Vec::new();
+    let a = publication.actions;
+    let silent: Vec<&str> = [
+        (a.insert, "INSERT"),
+        (a.update, "UPDATE"),
+        (a.delete, "DELETE"),
+        (a.truncate, "TRUNCATE"),
+    ]
+    .iter()
+    .filter_map(|(sent, word)| (!sent).then_some(*word))
+    .collect();
+    if !silent.is_empty() {
+        findings.push(Finding::error(
+            "publication-actions",
+            &subject,
+            format!("does not send {}, which would be lost in silence", silent.join(", ")),
+            format!("ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate');"),
+        ));
+    }
+    if !publication.via_root && tables.iter().any(|t| t.kind == TableKind::Partitioned) {
+        findings.push(Finding::error(
+            "publication-via-root",
+            &subject,
+            "sends partitions under their own names, but a partitioned table is selected",
+            format!("ALTER PUBLICATION {name} SET (publish_via_partition_root = true);"),
+        ));
+    }
+    let by_oid: HashMap<u32, &PublishedTable> =
+        publication.tables.iter().map(|t| (t.oid, t)).collect();
+    let mut uncovered = Vec::new();
+    for table in tables {
+        match by_oid.get(&table.oid) {
+            Some(published) => findings.extend(bent(&name, published, table)),
+            // Without via_root the leaves stand there in place of the root: said above already.
+            None if !publication.via_root && table.kind == TableKind::Partitioned => {}
+            None => uncovered.push(table),
+        }
+    }
+    if !uncovered.is_empty() {
+        let shown: Vec<String> = uncovered.iter().take(10).map(|t| t.display()).collect();
+        let more = match uncovered.len() - shown.len() {
+            0 => String::new(),
+            n => format!(" and {n} more"),
+        };
+        findings.push(Finding::error(
+            "publication-coverage",
+            &subject,
+            format!("does not publish {}{more}", shown.join(", ")),
+            format!("ALTER PUBLICATION {name} ADD TABLE {};", table_list(uncovered)),
+        ));
+    }
+    findings
+}
+
+fn bent(publication: &str, published: &PublishedTable, table: &TableInfo) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let whole = format!(
+        "ALTER PUBLICATION {publication} DROP TABLE {name}; ALTER PUBLICATION {publication} ADD \
+         TABLE ONLY {name};",
+        name = table.sql_name()
+    );
+    if let Some(list) = &published.columns {
+        let key = table.key.iter().flatten().filter_map(|i| table.columns.get(*i));
+        let lacking: Vec<&str> =
+            key.filter(|c| !list.contains(&c.attnum)).map(|c| c.name.as_str()).collect();
+        let unsent: Vec<&str> = table
+            .columns
+            .iter()
+            .filter(|c| !list.contains(&c.attnum))
+            .map(|c| c.name.as_str())
+            .collect();
+        if !lacking.is_empty() {
+            findings.push(Finding::error(
+                "publication-column-list",
+                table.display(),
+                format!("its column list lacks the key column {}", lacking.join(", ")),
+                whole.clone(),
+            ));
+        } else if !unsent.is_empty() {
+            findings.push(Finding::warning(
+                "publication-column-list",
+                table.display(),
+                format!("its column list leaves out {}", unsent.join(", ")),
+                format!("to replicate every column: {whole}"),
+            ));
+        }
+    }
+    if let Some(filter) = &published.row_filter {
+        findings.push(Finding::warning(
+            "publication-row-filter",
+            table.display(),
+            format!("only rows that satisfy {filter} are published"),
+            format!("to replicate every row: {whole}"),
+        ));
+    }
+    findings
+}
+
+fn table_list<'a>(tables: impl IntoIterator<Item = &'a TableInfo>) -> String {
+    // ONLY, as children by inheritance are tables of their own; it means nothing for partitions.
+    let names: Vec<String> = tables.into_iter().map(|t| format!("ONLY {}", t.sql_name())).collect();
+    names.join(", ")
+}
+
+/// The statement that makes the publication.
+pub fn create_sql(name: &str, tables: &[TableInfo]) -> String {
+    format!(
+        "CREATE PUBLICATION {} FOR TABLE {} WITH (publish = 'insert, update, delete, truncate', \
+         publish_via_partition_root = true)",
+        quote_ident(name),
+        table_list(tables)
+    )
+}
+
+#[derive(Deserialize)]
+struct PublicationRow {
+    oid: serde_json::Value,
+    puballtables: bool,
+    pubinsert: bool,
+    pubupdate: bool,
+    pubdelete: bool,
+    pubtruncate: bool,
+    pubviaroot: bool,
+    /// `n` or `s`, from 18.
+    pubgencols: Option<String>,
+}
+
+/// The publication `name` of this database, or `None`.
+///
+/// # Errors
+/// A failing query.
+pub async fn publication_info(
+    client: &Client,
+    name: &str,
+    server_version: u32,
+) -> Result<Option<PublicationInfo>> {
+    let failed = |e| sql_error(&format!("looking at publication {name}"), e);
+    // As JSON, since the columns differ from 13 to 18.
+    let sql = "SELECT pg_catalog.to_jsonb(p)::text FROM pg_catalog.pg_publication p
+        WHERE p.pubname = $1::text::name";
+    let Some(row) = client.query_opt(sql, &[&name]).await.map_err(failed)? else {
+        return Ok(None);
+    };
+    let row: PublicationRow = serde_json::from_str(field(&row, 0)?)
+        .map_err(|e| Error::failed("pg_publication has an unknown shape").because(e))?;
+    let oid = row.oid.to_string().replace('"', "");
+    let oid: u32 =
+        oid.parse().map_err(|e| Error::failed("a publication's oid is no number").because(e))?;
+    // The view resolves FOR ALL TABLES, schemas and roots. Its filter is the one in force; its
+    // column names are those of every column where there is no list, so the list itself is taken.
+    let (list, filter) = if server_version >= 150_000 {
+        ("r.prattrs::int2[]", "t.rowfilter")
+    } else {
+        ("NULL::int2[]", "NULL::text")
+    };
+    let sql = format!(
+        "SELECT c.oid, t.schemaname::text, t.tablename::text, {list}, {filter}
+        FROM pg_catalog.pg_publication_tables t
+        JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
+        JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+        LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = $2::oid AND r.prrelid = c.oid
+        WHERE t.pubname = $1::text::name ORDER BY 2, 3"
+    );
+    let rows = client.query(&sql, &[&name, &oid]).await.map_err(failed)?;
+    let mut tables = Vec::with_capacity(rows.len());
+    for row in &rows {
+        tables.push(PublishedTable {
+            oid: field(row, 0)?,
+            schema: field(row, 1)?,
+            name: field(row, 2)?,
+            columns: field(row, 3)?,
+            row_filter: field(row, 4)?,
+        });
+    }
+    let mut publication = PublicationInfo {
+        name: name.to_owned(),
+        created: false,
+        all_tables: row.puballtables,
+        via_root: row.pubviaroot,
+        generated_stored: row.pubgencols.as_deref() == Some("s"),
+        actions: Actions {
+            insert: row.pubinsert,
+            update: row.pubupdate,
+            delete: row.pubdelete,
+            truncate: row.pubtruncate,
+        },
+        tables,
+        contract_digest: String::new(),
+    };
+    publication.contract_digest = publication.digest(publication.tables.iter());
+    Ok(Some(publication))
+}
+
+/// The publication, made if it is not there, proven to send every change of `tables`.
+///
+/// `ours`: an earlier run made it, so tables selected since may be added to it.
+///
+/// # Errors
+/// An existing publication that does not fit ([`Kind::Check`], with the SQL that mends it),
+/// missing rights, a failing query.
+pub async fn ensure_publication(
+    client: &Client,
+    name: &str,
+    tables: &[TableInfo],
+    ours: bool,
+    server_version: u32,
+) -> Result<PublicationInfo> {
+    let mut created = false;
+    let mut publication = publication_info(client, name, server_version).await?;
+    if publication.is_none() {
+        match client.batch_execute(&create_sql(name, tables)).await {
+            Ok(()) => created = true,
+            // Somebody else was faster: theirs is looked at like any other.
+            Err(error) if error.code().is_some_and(|c| c.code() == "42710") => {}
+            Err(error) => return Err(refused("creating", name, error)),
+        }
+        publication = publication_info(client, name, server_version).await?;
+    }
+    let gone = || Error::transient(format!("publication {name} was dropped a moment ago"));
+    let mut publication = publication.ok_or_else(gone)?;
+    if ours && !created && !publication.all_tables {
+        let new: Vec<TableInfo> =
+            tables.iter().filter(|t| publication.table(t.oid).is_none()).cloned().collect();
+        if !new.is_empty() && publication.via_root {
+            add_tables(client, name, &new).await?;
+            publication = publication_info(client, name, server_version).await?.ok_or_else(gone)?;
+        }
+    }
+    publication.created = created;
+    match as_error(&problems(&publication, tables)) {
+        Some(error) => Err(error),
+        None => Ok(publication),
+    }
+}
+
+/// Adds tables to a publication. Changes made to them before this are not sent.
+///
+/// # Errors
+/// Missing rights, a failing query.
+pub async fn add_tables(client: &Client, name: &str, tables: &[TableInfo]) -> Result<()> {
+    if tables.is_empty() {
+        return Ok(());
+    }
+    let sql = format!("ALTER PUBLICATION {} ADD TABLE {}", quote_ident(name), table_list(tables));
+    client.batch_execute(&sql).await.map_err(|error| refused("extending", name, error))
+}
+
+/// Drops the publication if it is there. Drop its slots first.
+///
+/// # Errors
+/// Missing rights, a failing query.
+pub async fn drop_publication(client: &Client, name: &str) -> Result<()> {
+    let sql = format!("DROP PUBLICATION IF EXISTS {}", quote_ident(name));
+    client.batch_execute(&sql).await.map_err(|error| refused("dropping", name, error))
+}
+
+fn refused(doing: &str, name: &str, error: tokio_postgres::Error) -> Error {
+    match error.code().map(|c| c.code()) {
+        Some("42501") => {
+            Error::new(Kind::Check, format!("{doing} publication {name} is not allowed"))
+                .because(error)
+                .next(
+                    "let the owner of the tables, who needs CREATE on the database, make the \
+                 publication; `tidegate check` shows the SQL",
+                )
+        }
+        Some("25006") => {
+            Error::new(Kind::Check, format!("{doing} publication {name} is not possible"))
+                .because(error)
+                .next("make the publication on the primary; it reaches the standby by itself")
+        }
+        _ => sql_error(&format!("{doing} publication {name}"), error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::catalog::tests::table;
+
+    fn publication() -> PublicationInfo {
+        let published = PublishedTable {
+            oid: 16400,
+            schema: "public".into(),
+            name: "t".into(),
+            columns: None,
+            row_filter: None,
+        };
+        PublicationInfo {
+            name: "p".into(),
+            created: false,
+            all_tables: false,
+            via_root: true,
+            generated_stored: false,
+            actions: Actions { insert: true, update: true, delete: true, truncate: true },
+            tables: vec![published],
+            contract_digest: String::new(),
+        }
+    }
+
+    fn ids(publication: &PublicationInfo, tables: &[TableInfo]) -> Vec<String> {
+        problems(publication, tables).into_iter().map(|f| f.id).collect()
+    }
+
+    #[test]
+    fn changes_that_would_be_lost_in_silence_are_errors() {
+        let tables = [table("t")];
+        assert!(ids(&publication(), &tables).is_empty());
+        let mut half = publication();
+        half.actions.truncate = false;
+        assert_eq!(ids(&half, &tables), ["publication-actions"]);
+        let mut other = publication();
+        other.tables.clear();
+        assert_eq!(ids(&other, &tables), ["publication-coverage"]);
+        let mut narrow = publication();
+        narrow.tables[0].columns = Some(vec![2]);
+        assert_eq!(problems(&narrow, &tables)[0].severity, crate::source::check::Severity::Error);
+        narrow.tables[0].columns = Some(vec![1]);
+        assert_eq!(problems(&narrow, &tables)[0].severity, crate::source::check::Severity::Warning);
+    }
+
+    #[test]
+    fn a_partitioned_table_needs_its_roots_name() {
+        let mut events = table("events");
+        events.kind = TableKind::Partitioned;
+        let mut leaves = publication();
+        leaves.via_root = false;
+        leaves.tables.clear();
+        assert_eq!(ids(&leaves, &[events]), ["publication-via-root"]);
+    }
+
+    #[test]
+    fn another_tables_filter_changes_the_whole_contract_but_not_this_tables() {
+        let mut both = publication();
+        both.tables.push(PublishedTable { oid: 2, ..both.tables[0].clone() });
+        let (whole, own) = (both.digest(both.tables.iter()), both.contract(16400));
+        both.tables[1].row_filter = Some("(v > 1)".into());
+        assert_ne!(both.digest(both.tables.iter()), whole);
+        assert_eq!(both.contract(16400), own);
+        assert_ne!(both.contract(2), own);
+    }
+
+    #[test]
+    fn a_table_more_without_filter_leaves_the_contract_alone() {
+        let mut more = publication();
+        let before = more.digest(more.tables.iter());
+        more.tables.push(PublishedTable { oid: 2, ..more.tables[0].clone() });
+        assert_eq!(more.digest(more.tables.iter()), before);
+    }
+
+    #[test]
+    fn names_are_quoted_and_children_stay_out() {
+        let sql = create_sql("p\"q", &[table("Odd.Name")]);
+        assert!(sql.starts_with(
+            "CREATE PUBLICATION \"p\"\"q\" FOR TABLE ONLY \"public\".\"Odd.Name\" WITH ("
+        ));
+    }
+}

@@ -84,7 +84,9 @@ impl Values<'_> {
     }
 
     fn list(&self, name: &str) -> Vec<String> {
-        self.get(name).map(|v| v.split(',').map(|s| s.trim().to_owned()).collect()).unwrap_or_default()
+        self.get(name)
+            .map(|v| v.split(',').map(|s| s.trim().to_owned()).collect())
+            .unwrap_or_default()
     }
 
     /// One of the words of `choices`, or `default`.
@@ -114,7 +116,9 @@ pub(super) fn build(given: Given, around: &Surroundings) -> Result<ConnectOption
         let path = values.get("passfile").map(PathBuf::from);
         if let Some(path) = path.or_else(|| around.home.as_ref().map(|home| home.join(".pgpass"))) {
             match passfile::read(&path) {
-                Ok(lines) => filed = hosts.iter().map(|h| filed_for(&lines, h, &database, &user)).collect(),
+                Ok(lines) => {
+                    filed = hosts.iter().map(|h| filed_for(&lines, h, &database, &user)).collect()
+                }
                 Err(note) => passfile_note = note,
             }
         }
@@ -142,11 +146,15 @@ pub(super) fn build(given: Given, around: &Surroundings) -> Result<ConnectOption
         tls_root: tls.root,
         tls_client: tls.client,
         tls_direct: tls.direct,
-        channel_binding: values.choice("channel_binding", ChannelBinding::Prefer, &[
-            ("disable", ChannelBinding::Disable),
-            ("prefer", ChannelBinding::Prefer),
-            ("require", ChannelBinding::Require),
-        ])?,
+        channel_binding: values.choice(
+            "channel_binding",
+            ChannelBinding::Prefer,
+            &[
+                ("disable", ChannelBinding::Disable),
+                ("prefer", ChannelBinding::Prefer),
+                ("require", ChannelBinding::Require),
+            ],
+        )?,
         connect_timeout: connect_timeout(&values)?,
         keepalives: values.choice("keepalives", true, &[("1", true), ("0", false)])?,
         application_name: values
@@ -154,13 +162,17 @@ pub(super) fn build(given: Given, around: &Surroundings) -> Result<ConnectOption
             .or_else(|| values.get("fallback_application_name"))
             .unwrap_or_else(|| "tidegate".to_owned()),
         extra_options: values.get("options"),
-        target: values.choice("target_session_attrs", SessionTarget::Any, &[
-            ("any", SessionTarget::Any),
-            ("read-write", SessionTarget::ReadWrite),
-            ("read-only", SessionTarget::ReadOnly),
-            ("primary", SessionTarget::Primary),
-            ("standby", SessionTarget::Standby),
-        ])?,
+        target: values.choice(
+            "target_session_attrs",
+            SessionTarget::Any,
+            &[
+                ("any", SessionTarget::Any),
+                ("read-write", SessionTarget::ReadWrite),
+                ("read-only", SessionTarget::ReadOnly),
+                ("primary", SessionTarget::Primary),
+                ("standby", SessionTarget::Standby),
+            ],
+        )?,
         addresses,
         filed,
         passfile_note,
@@ -264,26 +276,33 @@ fn tls(values: &Values<'_>) -> Result<Tls> {
     let root = values.get("sslrootcert").map(PathBuf::from).or_else(|| in_home("root.crt"));
     let system = root.as_deref() == Some(Path::new("system"));
     let default = if system { TlsMode::VerifyFull } else { TlsMode::Prefer };
-    let mut mode = values.choice("sslmode", default, &[
-        ("disable", TlsMode::Disable),
-        ("allow", TlsMode::Prefer),
-        ("prefer", TlsMode::Prefer),
-        ("require", TlsMode::Require),
-        ("verify-ca", TlsMode::VerifyCa),
-        ("verify-full", TlsMode::VerifyFull),
-    ])?;
+    let mut mode = values.choice(
+        "sslmode",
+        default,
+        &[
+            ("disable", TlsMode::Disable),
+            ("allow", TlsMode::Prefer),
+            ("prefer", TlsMode::Prefer),
+            ("require", TlsMode::Require),
+            ("verify-ca", TlsMode::VerifyCa),
+            ("verify-full", TlsMode::VerifyFull),
+        ],
+    )?;
     if system && mode != TlsMode::VerifyFull {
-        return Err(Error::config("sslrootcert=system with a weaker mode than sslmode=verify-full")
-            .next("set sslmode=verify-full: anybody can have a certificate of a public root"));
+        return Err(Error::config(
+            "sslrootcert=system with a weaker mode than sslmode=verify-full",
+        )
+        .next("set sslmode=verify-full: anybody can have a certificate of a public root"));
     }
     if mode == TlsMode::Require && root.is_some() {
         mode = TlsMode::VerifyCa;
     }
     if mode >= TlsMode::VerifyCa && root.is_none() {
-        return Err(Error::config("sslmode verify-ca or verify-full without a root certificate").next(
-            "name the root's file in sslrootcert (PGSSLROOTCERT), put it at \
+        return Err(Error::config("sslmode verify-ca or verify-full without a root certificate")
+            .next(
+                "name the root's file in sslrootcert (PGSSLROOTCERT), put it at \
              ~/.postgresql/root.crt, or set sslrootcert=system",
-        ));
+            ));
     }
     let cert = values.get("sslcert").map(PathBuf::from).or_else(|| in_home("postgresql.crt"));
     let key = values.get("sslkey").map(PathBuf::from).or_else(|| in_home("postgresql.key"));
@@ -295,9 +314,12 @@ fn tls(values: &Values<'_>) -> Result<Tls> {
         }
         (None, _) => None,
     };
-    let direct = values.choice("sslnegotiation", false, &[("postgres", false), ("direct", true)])?;
+    let direct =
+        values.choice("sslnegotiation", false, &[("postgres", false), ("direct", true)])?;
     if direct && mode < TlsMode::Require {
-        return Err(Error::config("sslnegotiation=direct needs TLS").next("set sslmode=require or more"));
+        return Err(
+            Error::config("sslnegotiation=direct needs TLS").next("set sslmode=require or more")
+        );
     }
     Ok(Tls { mode, root, client, direct })
 }

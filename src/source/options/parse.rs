@@ -9,10 +9,28 @@ pub(super) type Given = Vec<(String, String)>;
 
 /// Parameters Tidegate understands.
 pub(super) const KNOWN: &[&str] = &[
-    "host", "hostaddr", "port", "user", "password", "dbname", "passfile", "connect_timeout",
-    "application_name", "fallback_application_name", "client_encoding", "options", "keepalives",
-    "sslmode", "sslnegotiation", "sslrootcert", "sslcert", "sslkey", "channel_binding",
-    "target_session_attrs", "load_balance_hosts", "gssencmode",
+    "host",
+    "hostaddr",
+    "port",
+    "user",
+    "password",
+    "dbname",
+    "passfile",
+    "connect_timeout",
+    "application_name",
+    "fallback_application_name",
+    "client_encoding",
+    "options",
+    "keepalives",
+    "sslmode",
+    "sslnegotiation",
+    "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "channel_binding",
+    "target_session_attrs",
+    "load_balance_hosts",
+    "gssencmode",
 ];
 
 /// Parameters of libpq Tidegate does not do, and why or what instead.
@@ -183,7 +201,8 @@ fn decode(text: &str) -> Result<String> {
             return Err(odd("a '%' that is not followed by two hexadecimal digits"));
         }
     }
-    let decoded = percent_decode_str(text).decode_utf8().map_err(|_| odd("text that is not UTF-8"))?;
+    let decoded =
+        percent_decode_str(text).decode_utf8().map_err(|_| odd("text that is not UTF-8"))?;
     if decoded.contains('\0') {
         return Err(odd("a zero byte"));
     }
@@ -206,8 +225,10 @@ fn key_values(text: &str) -> Result<Given> {
         }
         while chars.next_if(|c| c.is_whitespace()).is_some() {}
         if chars.next() != Some('=') || name.is_empty() {
-            return Err(Error::config("the connection string is neither a URL nor key=value pairs")
-                .next("write postgresql://user@host:5432/dbname, or host=… user=… dbname=…"));
+            return Err(Error::config(
+                "the connection string is neither a URL nor key=value pairs",
+            )
+            .next("write postgresql://user@host:5432/dbname, or host=… user=… dbname=…"));
         }
         while chars.next_if(|c| c.is_whitespace()).is_some() {}
         let quoted = chars.next_if_eq(&'\'').is_some();

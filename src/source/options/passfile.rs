@@ -24,7 +24,13 @@ pub(super) fn read(path: &Path) -> Result<String, Option<String>> {
 
 /// The password of the first line that fits. A field is `*`, or equal; `\` takes the next
 /// character as it is.
-pub(super) fn find(lines: &str, host: &str, port: u16, database: &str, user: &str) -> Option<Secret> {
+pub(super) fn find(
+    lines: &str,
+    host: &str,
+    port: u16,
+    database: &str,
+    user: &str,
+) -> Option<Secret> {
     let port = port.to_string();
     lines.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
         let mut rest = line;

@@ -27,7 +27,9 @@ fn tcp(host: &str, port: u16) -> Host {
 
 #[test]
 fn a_url_is_read_as_libpq_reads_it() {
-    let o = read("postgresql://me%40x:p%40ss%3A%2F@db.example:6432/shop%20two?sslmode=require&connect_timeout=1");
+    let o = read(
+        "postgresql://me%40x:p%40ss%3A%2F@db.example:6432/shop%20two?sslmode=require&connect_timeout=1",
+    );
     assert_eq!(o.user, "me@x");
     assert_eq!(o.password.as_ref().unwrap().reveal(), "p@ss:/");
     assert_eq!(o.host, tcp("db.example", 6432));
@@ -72,8 +74,14 @@ fn quoted_values_keep_blanks_and_escapes() {
 
 #[test]
 fn the_environment_fills_only_gaps() {
-    let env = &[("PGHOST", "envhost"), ("PGPORT", "99"), ("PGUSER", "envuser"), ("PGDATABASE", "envdb"),
-        ("PGPASSWORD", "envword"), ("PGSSLMODE", "disable")];
+    let env = &[
+        ("PGHOST", "envhost"),
+        ("PGPORT", "99"),
+        ("PGUSER", "envuser"),
+        ("PGDATABASE", "envdb"),
+        ("PGPASSWORD", "envword"),
+        ("PGSSLMODE", "disable"),
+    ];
     let o = read_with("postgresql://me@/d", env).unwrap();
     assert_eq!((o.host, o.user.as_str(), o.database.as_str()), (tcp("envhost", 99), "me", "d"));
     assert_eq!(o.password.unwrap().reveal(), "envword");
@@ -105,8 +113,13 @@ fn a_root_raises_require_to_verify_ca() {
     assert_eq!(read("sslmode=prefer sslrootcert=/r.crt").tls, TlsMode::Prefer);
     assert_eq!(read("sslrootcert=system").tls, TlsMode::VerifyFull);
     assert_eq!(read("sslmode=allow").tls, TlsMode::Prefer);
-    for wrong in ["sslmode=require sslrootcert=system", "sslmode=verify-full", "sslmode=on",
-        "sslcert=/c", "sslnegotiation=direct"] {
+    for wrong in [
+        "sslmode=require sslrootcert=system",
+        "sslmode=verify-full",
+        "sslmode=on",
+        "sslcert=/c",
+        "sslnegotiation=direct",
+    ] {
         assert_eq!(read_with(wrong, &[]).unwrap_err().kind(), Kind::Config, "{wrong}");
     }
 }
@@ -127,7 +140,13 @@ fn a_password_is_never_printed() {
     assert!(!all.contains("hunter2"), "{all}");
     assert_eq!(o.redacted(), "postgresql://me@h:5432/d?sslmode=prefer");
     // A password with unencoded special characters must not come back in the message.
-    for url in ["postgresql://me:hun@ter2@h/d", "postgresql://me:hunter2%@h/d", "postgresql://me:hun:ter2@h:x:y/d", "postgresql://me:hun/ter2@h/d", "postgresql://me:h?hunter2@h/d"] {
+    for url in [
+        "postgresql://me:hun@ter2@h/d",
+        "postgresql://me:hunter2%@h/d",
+        "postgresql://me:hun:ter2@h:x:y/d",
+        "postgresql://me:hun/ter2@h/d",
+        "postgresql://me:h?hunter2@h/d",
+    ] {
         let error = read_with(url, &[]).unwrap_err().to_string();
         assert!(!error.contains("ter2"), "{error}");
     }

@@ -167,7 +167,8 @@ fn name() -> impl Strategy<Value = &'static str> {
 }
 
 fn old() -> impl Strategy<Value = OldTuple<'static>> {
-    (any::<bool>(), tuple()).prop_map(|(key, t)| if key { OldTuple::Key(t) } else { OldTuple::Full(t) })
+    (any::<bool>(), tuple())
+        .prop_map(|(key, t)| if key { OldTuple::Key(t) } else { OldTuple::Full(t) })
 }
 
 fn relation() -> impl Strategy<Value = Relation> {
@@ -191,14 +192,21 @@ fn relation() -> impl Strategy<Value = Relation> {
 fn row_message() -> impl Strategy<Value = Message<'static>> {
     prop_oneof![
         relation().prop_map(Message::Relation),
-        (any::<u32>(), name(), name())
-            .prop_map(|(oid, namespace, name)| Message::Type { oid, namespace, name }),
+        (any::<u32>(), name(), name()).prop_map(|(oid, namespace, name)| Message::Type {
+            oid,
+            namespace,
+            name
+        }),
         (any::<u32>(), tuple()).prop_map(|(rel, new)| Message::Insert { rel, new }),
         (any::<u32>(), prop::option::of(old()), tuple())
             .prop_map(|(rel, old, new)| Message::Update { rel, old, new }),
         (any::<u32>(), old()).prop_map(|(rel, old)| Message::Delete { rel, old }),
         (prop::collection::vec(any::<u32>(), 0..4), any::<bool>(), any::<bool>()).prop_map(
-            |(rels, cascade, restart_identity)| Message::Truncate { rels, cascade, restart_identity }
+            |(rels, cascade, restart_identity)| Message::Truncate {
+                rels,
+                cascade,
+                restart_identity
+            }
         ),
         (any::<bool>(), lsn(), name(), prop::collection::vec(any::<u8>(), 0..9)).prop_map(
             |(transactional, lsn, prefix, content)| Message::Logical {
@@ -264,8 +272,11 @@ fn placed() -> impl Strategy<Value = (Option<u32>, Message<'static>, bool)> {
         row_message().prop_map(|m| (None, m, false)),
         (any::<u32>(), row_message()).prop_map(|(xid, m)| (Some(xid), m, true)),
         outer_message().prop_map(|m| (None, m, false)),
-        (lsn(), name(), any::<bool>())
-            .prop_map(|(commit_lsn, name, s)| (None, Message::Origin { commit_lsn, name }, s)),
+        (lsn(), name(), any::<bool>()).prop_map(|(commit_lsn, name, s)| (
+            None,
+            Message::Origin { commit_lsn, name },
+            s
+        )),
         Just((None, Message::StreamStop, true)),
     ]
 }
@@ -330,7 +341,9 @@ fn messages_out_of_place_are_refused() {
 #[test]
 fn an_insert_as_the_server_sends_it_is_read() {
     let bytes = b"I\0\0\x40\x01N\0\x03t\0\0\0\x0242nu";
-    let (None, Message::Insert { rel: 0x4001, new }) = decode(bytes, false).unwrap() else { panic!() };
+    let (None, Message::Insert { rel: 0x4001, new }) = decode(bytes, false).unwrap() else {
+        panic!()
+    };
     let columns: Vec<_> = new.iter().collect::<Result<_>>().unwrap();
     assert_eq!(columns, [Datum::Text(b"42"), Datum::Null, Datum::Unchanged]);
 }

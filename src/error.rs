@@ -102,6 +102,11 @@ impl Error {
         self.0.kind == Kind::Transient
     }
 
+    /// The cause, for code that must know which one it was.
+    pub fn cause(&self) -> Option<&(dyn StdError + Send + Sync + 'static)> {
+        self.0.cause.as_deref()
+    }
+
     /// What the user does next, where it is known.
     pub fn next_step(&self) -> Option<&str> {
         self.0.next.as_deref()

@@ -23,14 +23,14 @@
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-pub mod error;
-pub mod position;
 pub mod apply;
 pub mod cli;
 pub mod config;
 pub mod demo;
+pub mod error;
 pub mod failpoint;
 pub mod handoff;
 pub mod lake;
+pub mod position;
 pub mod source;
 pub mod verify;

@@ -67,7 +67,8 @@ impl FromStr for Lsn {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wrong = || LsnSyntax(text.to_owned());
         let half = |part: &str| {
-            let digits = (1..=8).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit());
+            let digits =
+                (1..=8).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit());
             if !digits {
                 return Err(wrong());
             }

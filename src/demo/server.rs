@@ -169,8 +169,7 @@ impl PrivateServer {
     pub fn start(bin: BinDir, folder: &Path, options: Options) -> Result<PrivateServer> {
         let user = ServerUser::find()?;
         fs::create_dir_all(folder).map_err(|e| at(folder, "can't create the folder", e))?;
-        let folder =
-            folder.canonicalize().map_err(|e| at(folder, "can't find the folder", e))?;
+        let folder = folder.canonicalize().map_err(|e| at(folder, "can't find the folder", e))?;
         let occupied =
             fs::read_dir(&folder).map_err(|e| at(&folder, "can't list the folder", e))?;
         if occupied.take(1).count() > 0 {
@@ -259,7 +258,10 @@ impl PrivateServer {
     /// The process could not be ended.
     pub fn kill9(&mut self) -> Result<()> {
         let Some(mut child) = self.child.take() else { return Ok(()) };
-        child.kill().and_then(|()| child.wait()).map_err(|e| Error::failed(format!("kill: {e}")))?;
+        child
+            .kill()
+            .and_then(|()| child.wait())
+            .map_err(|e| Error::failed(format!("kill: {e}")))?;
         Ok(())
     }
 
@@ -379,11 +381,10 @@ impl PrivateServer {
             .env_remove("PGDATA")
             .env_remove("PGPORT")
             .process_group(0);
-        let mut child = self
-            .user
-            .apply(&mut command)
-            .spawn()
-            .map_err(|e| Refused::Definitely(at(&self.bin.path, "can't start the server", e)))?;
+        let mut child =
+            self.user.apply(&mut command).spawn().map_err(|e| {
+                Refused::Definitely(at(&self.bin.path, "can't start the server", e))
+            })?;
         let deadline = Instant::now() + PATIENCE;
         loop {
             // The last line of the file says `ready` once connections are accepted.
@@ -396,10 +397,12 @@ impl PrivateServer {
             if let Ok(Some(status)) = child.try_wait() {
                 let written = fs::read(&log).unwrap_or_default();
                 let words = tail(written.get(before as usize..).unwrap_or_default());
-                let passing = ["Address already in use", "pre-existing shared memory block", "lock file"]
-                    .iter()
-                    .any(|sign| words.contains(sign));
-                let e = Error::failed(format!("the private server ended at once ({status}): {words}"));
+                let passing =
+                    ["Address already in use", "pre-existing shared memory block", "lock file"]
+                        .iter()
+                        .any(|sign| words.contains(sign));
+                let e =
+                    Error::failed(format!("the private server ended at once ({status}): {words}"));
                 return Err(if passing { Refused::ForNow(e) } else { Refused::Definitely(e) });
             }
             if Instant::now() > deadline {

@@ -4,9 +4,6 @@
 #
 # Downloads go to one cache folder (scripts/fetching.py says where; TIDEGATE_CACHE moves it).
 
-SHELL := /bin/bash
-.SHELLFLAGS := -eu -o pipefail -c
-.ONESHELL:
 .DEFAULT_GOAL := help
 
 CARGO ?= cargo
@@ -17,8 +14,6 @@ TESTARGS ?=
 # Further arguments of the demo.
 DEMO ?=
 
-export TIDEGATE_PG_BIN
-
 .PHONY: help demo test setup lint build clean-cache
 
 help:
@@ -26,27 +21,27 @@ help:
 
 # The server is found before the build: what is missing shows at once.
 demo:
-	@flights=$$($(PYTHON) scripts/bring-flights)
-	bin=$$($(PYTHON) scripts/bring-postgres)
-	echo "== build"
-	$(CARGO) build --release --locked
-	target=$${CARGO_TARGET_DIR:-target}
-	TIDEGATE_PG_BIN="$$bin" "$$target/release/tidegate" demo --data "$$flights" $(DEMO)
+	@flights=$$($(PYTHON) scripts/bring-flights) && \
+	bin=$$($(PYTHON) scripts/bring-postgres) && \
+	echo "== build" && \
+	$(CARGO) build --release --locked && \
+	TIDEGATE_PG_BIN="$$bin" "$${CARGO_TARGET_DIR:-target}/release/tidegate" demo \
+		--data "$$flights" $(DEMO)
 
 setup:
 	@echo "== set-up: PostgreSQL 13 to 18, readers"
-	$(PYTHON) scripts/bring-postgres --all >/dev/null
-	$(PYTHON) scripts/setup-python >/dev/null
+	@$(PYTHON) scripts/bring-postgres --all >/dev/null
+	@$(PYTHON) scripts/setup-python >/dev/null
 
 lint:
 	@echo "== format"
-	$(CARGO) fmt --check
-	echo "== clippy"
-	$(CARGO) clippy --locked --all-targets --features failpoints -- -D warnings
+	@$(CARGO) fmt --check
+	@echo "== clippy"
+	@$(CARGO) clippy --locked --all-targets --features failpoints -- -D warnings
 
 test: setup lint
 	@echo "== tests"
-	$(CARGO) test --locked --features failpoints $(TESTS) -- $(TESTARGS)
+	@$(CARGO) test --locked --features failpoints $(TESTS) -- $(TESTARGS)
 
 clean-cache:
 	@$(PYTHON) scripts/clean-cache

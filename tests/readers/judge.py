@@ -20,6 +20,7 @@ import glob
 import hashlib
 import json
 import os
+import shutil
 import sys
 from urllib.parse import unquote, urlparse
 
@@ -122,6 +123,7 @@ class Spark:
             "spark.driver.extraJavaOptions":
                 "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Duser.timezone=UTC "
                 f"-Dderby.system.home={os.getcwd()}",
+            "spark.local.dir": os.getcwd(),
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.warehouse.dir": os.path.join(os.getcwd(), "warehouse"),
             "spark.sql.adaptive.enabled": "false",
@@ -198,6 +200,11 @@ def main():
             found = {"error": f"{type(e).__name__}: {e}"}
         channel.write(json.dumps(found) + "\n")
         channel.flush()
+    if "spark" in loaded:
+        loaded["spark"].session.stop()
+    # The folder we were started in is ours; whoever started us may be gone.
+    if os.environ.get("TIDEGATE_JUDGE_FOLDER") == os.getcwd():
+        shutil.rmtree(os.getcwd(), ignore_errors=True)
 
 
 main()

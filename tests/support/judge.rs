@@ -2,14 +2,13 @@
 //! (`tests/readers/judge.py`), started at their first use and kept for the test binary.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use super::{folder, may_miss, top};
 
@@ -180,7 +179,7 @@ struct Judge {
     child: Child,
     input: ChildStdin,
     answers: Receiver<String>,
-    place: TempDir,
+    place: PathBuf,
 }
 
 impl Judge {
@@ -188,15 +187,17 @@ impl Judge {
         let setup = setup();
         let path: Vec<&str> =
             setup["path"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let place = folder("judge");
-        let report = std::fs::File::create(place.path().join("stderr"))
+        // The program removes the folder when it ends: a static is never dropped.
+        let place = folder("judge").keep();
+        let report = std::fs::File::create(place.join("stderr"))
             .unwrap_or_else(|e| panic!("no file for the judge's report: {e}"));
         let mut child = Command::new(setup["python"].as_str().unwrap_or("python3"))
             .arg(top().join("tests/readers/judge.py"))
             .env("PYTHONPATH", path.join(":"))
             .env("TIDEGATE_READERS", setup.to_string())
             .env("TZ", "UTC")
-            .current_dir(place.path())
+            .env("TIDEGATE_JUDGE_FOLDER", &place)
+            .current_dir(&place)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(report)
@@ -218,7 +219,7 @@ impl Judge {
     fn ask(&mut self, request: &Value) -> Value {
         let sent = writeln!(self.input, "{request}").and_then(|()| self.input.flush());
         let answer = self.answers.recv_timeout(LIMIT).unwrap_or_else(|e| {
-            let report = std::fs::read(self.place.path().join("stderr")).unwrap_or_default();
+            let report = std::fs::read(self.place.join("stderr")).unwrap_or_default();
             panic!(
                 "the judge gave no answer to {request} ({e}, {sent:?}):\n{}",
                 String::from_utf8_lossy(&report)

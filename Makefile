@@ -1,0 +1,47 @@
+# make demo    see it work: a private PostgreSQL, real data, writers, and the lake they end in
+# make test    everything CI runs
+# make setup   what the tests need, into the cache folder
+#
+# Downloads go to one cache folder (scripts/fetching.py says where; TIDEGATE_CACHE moves it).
+
+.DEFAULT_GOAL := help
+
+CARGO ?= cargo
+PYTHON ?= python3
+# TESTS='--test server' runs some of them; TESTARGS are the test binaries' own.
+TESTS ?=
+TESTARGS ?=
+# Further arguments of the demo.
+DEMO ?=
+
+.PHONY: help demo test setup lint build clean-cache
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+# The server is found before the build: what is missing shows at once.
+demo:
+	@flights=$$($(PYTHON) scripts/bring-flights) && \
+	bin=$$($(PYTHON) scripts/bring-postgres) && \
+	echo "== build" && \
+	$(CARGO) build --release --locked && \
+	TIDEGATE_PG_BIN="$$bin" "$${CARGO_TARGET_DIR:-target}/release/tidegate" demo \
+		--data "$$flights" $(DEMO)
+
+setup:
+	@echo "== set-up: PostgreSQL 13 to 18, readers"
+	@$(PYTHON) scripts/bring-postgres --all >/dev/null
+	@$(PYTHON) scripts/setup-python >/dev/null
+
+lint:
+	@echo "== format"
+	@$(CARGO) fmt --check
+	@echo "== clippy"
+	@$(CARGO) clippy --locked --all-targets --features failpoints -- -D warnings
+
+test: setup lint
+	@echo "== tests"
+	@$(CARGO) test --locked --features failpoints $(TESTS) -- $(TESTARGS)
+
+clean-cache:
+	@$(PYTHON) scripts/clean-cache

@@ -32,5 +32,6 @@ pub mod demo;
 pub mod failpoint;
 pub mod handoff;
 pub mod lake;
+pub mod observe;
 pub mod source;
 pub mod verify;

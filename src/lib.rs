@@ -31,6 +31,7 @@ pub mod error;
 pub mod failpoint;
 pub mod handoff;
 pub mod lake;
+pub mod observe;
 pub mod position;
 pub mod source;
 pub mod verify;

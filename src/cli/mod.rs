@@ -1,1 +1,99 @@
-//! To come.
+//! The program's edge: reads the command line, sets up logs and runtime, hands over to a command,
+//! and turns its error into a message and an exit code.
+//!
+//! What a command answers goes to standard output; logs, progress and errors go to standard error.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::config::{Config, Flags, Need};
+use crate::error::{Error, Result};
+use crate::observe::log::{self, LogFormat};
+use crate::observe::stop::StopSignal;
+use args::{Cli, Command};
+
+pub mod args;
+pub mod commands;
+pub mod confirm;
+pub mod output;
+pub mod schemas;
+pub mod table;
+pub mod text;
+pub mod views;
+
+/// Runs the program with `args` (the first is its name) and says how it ended.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version go to stdout with 0, everything else to stderr with 2. A reader that
+            // has gone away changes neither.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    match log::init(cli.logs.log.as_deref(), cli.logs.log_format).and_then(|()| start(cli.command))
+    {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            report(&error);
+            ExitCode::from(error.kind().exit_code())
+        }
+    }
+}
+
+fn report(error: &Error) {
+    match log::format() {
+        LogFormat::Text => eprintln!("error: {error}"),
+        LogFormat::Json => {
+            let text = error.to_string();
+            let message = text.split("\n  next: ").next().unwrap_or(&text);
+            tracing::error!(kind = ?error.kind(), next = error.next_step(), "{message}");
+        }
+    }
+}
+
+fn start(command: Command) -> Result<()> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("tidegate")
+        .build()
+        .map_err(|error| Error::failed("the asynchronous runtime can't be started").because(error))?
+        .block_on(dispatch(command))
+}
+
+async fn dispatch(command: Command) -> Result<()> {
+    use Need::{Lake, Source, Tables};
+    match command {
+        Command::Run(args) => {
+            let config = load(&args.flags(), &[Source, Lake, Tables])?;
+            commands::run(config, args.until(), StopSignal::install()?).await
+        }
+        Command::Check(args) => {
+            commands::check(load(&args.flags(), &[Source, Lake, Tables])?, args.json).await
+        }
+        Command::Status(args) => commands::status(load(&args.flags(), &[Lake])?, args.json).await,
+        Command::Versions(args) => {
+            commands::versions(load(&args.flags(), &[Lake])?, &args.table, args.json).await
+        }
+        Command::Verify(args) => {
+            let config = load(&args.flags(), &[Source, Lake])?;
+            commands::verify(config, &args.tables, args.json, StopSignal::install()?).await
+        }
+        Command::Views(args) => commands::views(load(&args.flags(), &[Lake])?, args.engine).await,
+        Command::Teardown(args) => {
+            commands::teardown(load(&args.flags(), &[Source, Lake])?, args.yes).await
+        }
+        Command::Demo(args) => commands::demo(&args.dir, StopSignal::install()?).await,
+        Command::DevSchemas { dir } => schemas::write(&dir),
+    }
+}
+
+fn load(flags: &Flags, needs: &[Need]) -> Result<Config> {
+    let config = Config::load(flags)?;
+    config.require(needs)?;
+    tracing::debug!("configuration: {}", config.redacted());
+    Ok(config)
+}

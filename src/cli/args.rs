@@ -1,0 +1,461 @@
+//! The command line: what can be asked for, and help that teaches.
+//!
+//! Only reads; what is missing or out of range is judged once flags, environment and file have been
+//! laid over each other (`crate::config`). Wrong usage exits 2, as clap does.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+
+use crate::config::{Flags, units};
+use crate::observe::log::LogFormat;
+use crate::position::Lsn;
+
+const MAIN_HELP: &str = "\
+Examples:
+  tidegate demo
+      See it work: a private PostgreSQL, writers, a handoff, a live stream, an exact comparison.
+
+  tidegate check --source postgres://me@db/shop --lake /data/lake --tables 'public.*'
+      What stands in the way, and the SQL that mends it.
+
+  tidegate run --source postgres://me@db/shop --lake /data/lake --tables 'public.*'
+      Snapshot, handoff, then every committed change, until stopped. Run it again to go on.
+
+Configuration:
+  Flags win over environment variables, and those over tidegate.toml in the working folder (or the
+  file named by --config or TIDEGATE_CONFIG). TIDEGATE_SOURCE, TIDEGATE_LAKE, TIDEGATE_TABLES,
+  TIDEGATE_NAME and TIDEGATE_STATE_DIR stand for the flags of that name. A password need not be in the URL:
+  .pgpass, PGPASSWORD, and `password_file` under [source] work.
+
+Exit codes:
+  0 done   1 failed   2 usage or configuration   3 source or lake is not ready
+  4 another writer took over   5 history lost, a new generation is needed   6 verify: not equal";
+
+const RUN_HELP: &str = "\
+Examples:
+  tidegate run --source postgres://me@db/shop --lake s3://bucket/lake --tables 'public.*,shop.orders'
+      Follow the database until stopped. The first run takes the snapshot; SIGINT or SIGTERM stops
+      after the current step; the next run goes on where this one stopped.
+
+  tidegate run --until-caught-up
+      End once everything that had committed when the command started is in the lake.
+
+  tidegate run --until-lsn 16/B374D848
+      End once everything that committed before that position is in the lake.
+
+The publication and the slot have the pipeline's name. They are made if they are missing; a
+publication that exists is used as it is.";
+
+const CHECK_HELP: &str = "\
+Examples:
+  tidegate check --source postgres://me@db/shop --lake /data/lake --tables 'public.*'
+  tidegate check --json | jq '.findings'
+
+Changes nothing. Exits 0 when `run` can start, 3 when something stands in its way.";
+
+const STATUS_HELP: &str = "\
+Examples:
+  tidegate status
+  tidegate status --json | jq .slot.retained_bytes
+
+Works with and without a running pipeline: it reads the lake, and asks the source about the slot.";
+
+const VERSIONS_HELP: &str = "\
+Examples:
+  tidegate versions public.orders
+  tidegate versions --json public.orders | jq '.[] | select(.kind == \"handoff\")'
+
+A version shows everything that had committed before its position `applied`.";
+
+const VERIFY_HELP: &str = "\
+Examples:
+  tidegate verify
+      Every table of the pipeline.
+  tidegate verify public.orders --json
+
+Compares every column of every row with the database, at one position, without trusting any digest
+the pipeline made. Stop the pipeline first. Exits 0 when equal, 6 when not.";
+
+const VIEWS_HELP: &str = "\
+Examples:
+  tidegate views duckdb | duckdb shop.duckdb
+  tidegate views spark > views.sql
+
+Prints SQL that makes one view per table, each at the same fence: a consistent cut.";
+
+const TEARDOWN_HELP: &str = "\
+Drops the replication slot and the publication that `run` made on the source, so that the source no
+longer keeps WAL for this pipeline. Asks first. The lake is never touched: its tables stay readable,
+but can't be continued; a later `run` needs a new snapshot.
+
+Examples:
+  tidegate teardown --source postgres://me@db/shop --lake /data/lake
+  tidegate teardown --yes";
+
+const DEMO_HELP: &str = "\
+Needs PostgreSQL's server programs on this machine (in PATH or where the distribution puts them). The
+server is private, on loopback, and gone at the end; the lake stays for you to look at.
+
+Example:
+  tidegate demo --dir /tmp/tidegate-demo";
+
+/// Replicates PostgreSQL tables into Delta Lake: a validated snapshot, then every committed change.
+#[derive(Debug, Parser)]
+#[command(name = "tidegate", version, about, after_help = MAIN_HELP, max_term_width = 100, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// How to log.
+    #[command(flatten)]
+    pub logs: Logs,
+}
+
+/// How to log, for every command. Logs go to standard error.
+#[derive(Debug, Args)]
+pub struct Logs {
+    /// What to log: a level (error, warn, info, debug, trace) or directives such as
+    /// tidegate=debug,object_store=info
+    #[arg(long, value_name = "FILTER", env = "TIDEGATE_LOG", global = true, help_heading = "Logs")]
+    pub log: Option<String>,
+    /// How to log: lines for people, or one JSON object a line
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        env = "TIDEGATE_LOG_FORMAT",
+        default_value = "text",
+        global = true,
+        help_heading = "Logs"
+    )]
+    pub log_format: LogFormat,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Take the snapshot if there is none, then follow every committed change
+    #[command(after_help = RUN_HELP)]
+    Run(RunArgs),
+    /// Say what stands in the way of `run`, and the SQL that mends it
+    #[command(after_help = CHECK_HELP)]
+    Check(CheckArgs),
+    /// Say how far the pipeline is, table by table
+    #[command(after_help = STATUS_HELP)]
+    Status(StatusArgs),
+    /// List a table's versions with the positions they show
+    #[command(after_help = VERSIONS_HELP)]
+    Versions(VersionsArgs),
+    /// Compare source and lake exactly, row by row
+    #[command(after_help = VERIFY_HELP)]
+    Verify(VerifyArgs),
+    /// Print SQL that opens the tables in another program, all at one fence
+    #[command(after_help = VIEWS_HELP)]
+    Views(ViewsArgs),
+    /// Drop the slot and the publication on the source; the lake stays
+    #[command(after_help = TEARDOWN_HELP)]
+    Teardown(TeardownArgs),
+    /// Show the whole job on a private PostgreSQL, in under a minute
+    #[command(after_help = DEMO_HELP)]
+    Demo(DemoArgs),
+    /// Write the JSON Schemas of configuration and outputs
+    #[command(hide = true)]
+    DevSchemas {
+        /// Folder to write to
+        #[arg(value_name = "DIR", default_value = "schemas")]
+        dir: PathBuf,
+    },
+}
+
+/// Which pipeline.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Pipeline")]
+pub struct PipelineArgs {
+    /// Where the Delta tables are: a folder, or file://, s3://, gs://, az:// [env: TIDEGATE_LAKE]
+    #[arg(long, value_name = "FOLDER|URL", value_hint = ValueHint::AnyPath)]
+    pub lake: Option<String>,
+    /// Name of pipeline, slot and publication [env: TIDEGATE_NAME] [default: tidegate]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Configuration file [env: TIDEGATE_CONFIG] [default: tidegate.toml, if it exists]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+}
+
+/// Which database.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Pipeline")]
+pub struct SourceArgs {
+    /// PostgreSQL to read from: postgres://user@host/database, or key=value as libpq takes it
+    /// [env: TIDEGATE_SOURCE]
+    #[arg(long, value_name = "URL", value_hint = ValueHint::Url)]
+    pub source: Option<String>,
+}
+
+/// Which tables.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Pipeline")]
+pub struct TablesArgs {
+    /// Tables, separated by commas: 'public.*,shop.orders' [env: TIDEGATE_TABLES]
+    #[arg(long, value_name = "PATTERNS")]
+    pub tables: Option<String>,
+}
+
+/// Where local files go.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Pipeline")]
+pub struct StateArgs {
+    /// Folder for local files that can be made again from the lake [env: TIDEGATE_STATE_DIR]
+    /// [default: the user's cache folder]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub state_dir: Option<PathBuf>,
+}
+
+/// `tidegate run`
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    source: SourceArgs,
+    #[command(flatten)]
+    pipeline: PipelineArgs,
+    #[command(flatten)]
+    tables: TablesArgs,
+    #[command(flatten)]
+    state: StateArgs,
+    /// End once everything that had committed at the start is in the lake
+    #[arg(long, help_heading = "End")]
+    until_caught_up: bool,
+    /// End once everything that committed before this position is in the lake
+    #[arg(long, value_name = "X/Y", conflicts_with = "until_caught_up", help_heading = "End")]
+    until_lsn: Option<Lsn>,
+    /// Longest wait of a committed change for its commit in the lake, such as 10s or 250ms
+    #[arg(long, value_name = "DURATION", value_parser = units::parse_duration, help_heading = "Speed")]
+    interval: Option<Duration>,
+    /// Connections that copy the snapshot at the same time
+    #[arg(long, value_name = "NUMBER", help_heading = "Speed")]
+    workers: Option<usize>,
+}
+
+/// When `run` ends by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// Not before it is stopped.
+    Stopped,
+    /// Once everything that had committed at the start is visible.
+    CaughtUp,
+    /// Once everything that committed before the position is visible.
+    Lsn(Lsn),
+}
+
+impl RunArgs {
+    /// When to end.
+    pub fn until(&self) -> Until {
+        match self.until_lsn {
+            Some(lsn) => Until::Lsn(lsn),
+            None if self.until_caught_up => Until::CaughtUp,
+            None => Until::Stopped,
+        }
+    }
+
+    /// What goes into the configuration.
+    pub fn flags(&self) -> Flags {
+        Flags {
+            source: self.source.source.clone(),
+            tables: self.tables.tables.clone(),
+            state_dir: self.state.state_dir.clone(),
+            interval: self.interval,
+            workers: self.workers,
+            ..self.pipeline.flags()
+        }
+    }
+}
+
+impl PipelineArgs {
+    /// What goes into the configuration.
+    pub fn flags(&self) -> Flags {
+        Flags {
+            config: self.config.clone(),
+            lake: self.lake.clone(),
+            name: self.name.clone(),
+            ..Flags::default()
+        }
+    }
+}
+
+/// `tidegate check`
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    source: SourceArgs,
+    #[command(flatten)]
+    pipeline: PipelineArgs,
+    #[command(flatten)]
+    tables: TablesArgs,
+    /// Answer in JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl CheckArgs {
+    /// What goes into the configuration.
+    pub fn flags(&self) -> Flags {
+        Flags {
+            source: self.source.source.clone(),
+            tables: self.tables.tables.clone(),
+            ..self.pipeline.flags()
+        }
+    }
+}
+
+/// `tidegate status`
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    source: SourceArgs,
+    #[command(flatten)]
+    pipeline: PipelineArgs,
+    /// Answer in JSON (schemas/status.schema.json)
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl StatusArgs {
+    /// What goes into the configuration.
+    pub fn flags(&self) -> Flags {
+        Flags { source: self.source.source.clone(), ..self.pipeline.flags() }
+    }
+}
+
+/// `tidegate versions`
+#[derive(Debug, Args)]
+pub struct VersionsArgs {
+    /// The table, as schema.table
+    #[arg(value_name = "TABLE")]
+    pub table: String,
+    #[command(flatten)]
+    pipeline: PipelineArgs,
+    /// Answer in JSON (schemas/versions.schema.json)
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl VersionsArgs {
+    /// What goes into the configuration.
+    pub fn flags(&self) -> Flags {
+        self.pipeline.flags()
+    }
+}
+
+/// `tidegate verify`
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// The tables, each as schema.table; all of the pipeline's if none is given
+    #[arg(value_name = "TABLE")]
+    pub tables: Vec<String>,
+    #[command(flatten)]
+    source: SourceArgs,
+    #[command(flatten)]
+    pipeline: PipelineArgs,
+    #[command(flatten)]
+    state: StateArgs,
+    /// Answer in JSON (schemas/verify.schema.json)
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl VerifyArgs {
+    /// What goes into the configuration.
+    pub fn flags(&self) -> Flags {
+        Flags {
+            source: self.source.source.clone(),
+            state_dir: self.state.state_dir.clone(),
+            ..self.pipeline.flags()
+        }
+    }
+}
+
+/// The programs `views` writes SQL for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    /// DuckDB with its extension `delta`
+    Duckdb,
+    /// Spark SQL with Delta Lake
+    Spark,
+}
+
+/// `tidegate views`
+#[derive(Debug, Args)]
+pub struct ViewsArgs {
+    /// The program that will read the SQL
+    #[arg(value_name = "ENGINE")]
+    pub engine: Engine,
+    #[command(flatten)]
+    pipeline: PipelineArgs,
+}
+
+impl ViewsArgs {
+    /// What goes into the configuration.
+    pub fn flags(&self) -> Flags {
+        self.pipeline.flags()
+    }
+}
+
+/// `tidegate teardown`
+#[derive(Debug, Args)]
+pub struct TeardownArgs {
+    #[command(flatten)]
+    source: SourceArgs,
+    #[command(flatten)]
+    pipeline: PipelineArgs,
+    /// Don't ask
+    #[arg(long, short)]
+    pub yes: bool,
+}
+
+impl TeardownArgs {
+    /// What goes into the configuration.
+    pub fn flags(&self) -> Flags {
+        Flags { source: self.source.source.clone(), ..self.pipeline.flags() }
+    }
+}
+
+/// `tidegate demo`
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Where lake and server go; emptied first if it is from an earlier demo
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, default_value = "tidegate-demo")]
+    pub dir: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn run_ends_as_it_was_told() {
+        let until = |args: &[&str]| match Cli::try_parse_from([&["tidegate", "run"], args].concat())
+        {
+            Ok(Cli { command: Command::Run(run), .. }) => Ok(run.until()),
+            Ok(_) => unreachable!(),
+            Err(error) => Err(error.to_string()),
+        };
+        assert_eq!(until(&[]), Ok(Until::Stopped));
+        assert_eq!(until(&["--until-caught-up"]), Ok(Until::CaughtUp));
+        assert_eq!(until(&["--until-lsn", "0/1f"]), Ok(Until::Lsn(Lsn::new(31))));
+        assert!(until(&["--until-lsn", "31"]).unwrap_err().contains("16/B374D848"));
+        assert!(
+            until(&["--until-lsn", "0/1f", "--until-caught-up"])
+                .unwrap_err()
+                .contains("cannot be used with")
+        );
+        assert!(until(&["--interval", "5"]).unwrap_err().contains("its unit"));
+    }
+}

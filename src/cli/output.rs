@@ -1,0 +1,299 @@
+//! What commands answer: the types behind `--json`. Other tools rely on these names; their schemas
+//! stand in `schemas/`. Keys may be added, none renamed or removed.
+
+use std::io::{self, Write};
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::error::{Error, Kind, Result};
+use crate::position::Lsn;
+
+/// `tidegate status --json`: how far the pipeline is.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(title = "tidegate status --json")]
+pub struct StatusOutput {
+    /// Name of the pipeline.
+    pub pipeline: String,
+    /// Goes up whenever a new snapshot replaced the old one.
+    pub generation: u64,
+    /// What the pipeline is doing or was doing when it stopped.
+    pub phase: String,
+    /// The position of the snapshot; null before there is one.
+    pub base: Option<Lsn>,
+    /// The position all tables have reached; null before the handoff.
+    pub fence: Option<Lsn>,
+    /// One entry per table.
+    pub tables: Vec<TableStatus>,
+    /// The replication slot; null where the source was not asked or has none.
+    pub slot: Option<SlotStatus>,
+}
+
+/// How far one table is.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct TableStatus {
+    /// `schema.table`.
+    pub table: String,
+    /// What the table is in.
+    pub phase: String,
+    /// Its latest Delta version; null before the handoff.
+    pub version: Option<u64>,
+    /// The position of its snapshot.
+    pub base: Option<Lsn>,
+    /// Everything that committed before this position is in the table.
+    pub applied: Option<Lsn>,
+    /// Rows copied by the snapshot so far.
+    pub rows_copied: u64,
+    /// PostgreSQL's estimate of the table's rows; null where it has none.
+    pub rows_estimated: Option<u64>,
+}
+
+/// The state of the replication slot.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct SlotStatus {
+    /// Name of the slot.
+    pub name: String,
+    /// Whether a process reads from it now.
+    pub active: bool,
+    /// What has been acknowledged to the source; null before the slot is ready.
+    pub confirmed: Option<Lsn>,
+    /// WAL that the source keeps for this slot, in bytes.
+    pub retained_bytes: u64,
+    /// PostgreSQL's `wal_status`: `reserved`, `extended`, `unreserved`, `lost`; null if unknown.
+    pub wal_status: Option<String>,
+    /// WAL that can still be written before the slot is lost, in bytes; null without a limit.
+    pub safe_bytes: Option<i64>,
+}
+
+/// One version of a table, as in the list of `tidegate versions --json`.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Version")]
+pub struct VersionOutput {
+    /// The Delta version.
+    pub version: u64,
+    /// What made it.
+    pub kind: VersionKind,
+    /// The generation it belongs to; null for a foreign version.
+    pub generation: Option<u64>,
+    /// The position of the snapshot beneath it.
+    pub base: Option<Lsn>,
+    /// Everything that committed before this position is in it.
+    pub applied: Option<Lsn>,
+    /// When the last transaction in it committed on the source (RFC 3339); null where none did.
+    pub source_time: Option<String>,
+    /// When the version was committed to the lake (RFC 3339).
+    pub committed_at: Option<String>,
+    /// Rows it added.
+    pub inserted: Option<u64>,
+    /// Rows it removed.
+    pub deleted: Option<u64>,
+}
+
+/// What made a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum VersionKind {
+    /// The first version, or the first of a generation: a whole snapshot.
+    Handoff,
+    /// A batch of committed changes.
+    Changes,
+    /// Rows copied again beside the stream.
+    Reseed,
+    /// A change of the table's columns.
+    Schema,
+    /// A TRUNCATE, and what came after it in its batch.
+    Truncate,
+    /// Files written again with the same rows.
+    Compaction,
+    /// Made by another program.
+    Foreign,
+}
+
+impl VersionKind {
+    /// The name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            VersionKind::Handoff => "handoff",
+            VersionKind::Changes => "changes",
+            VersionKind::Reseed => "reseed",
+            VersionKind::Schema => "schema",
+            VersionKind::Truncate => "truncate",
+            VersionKind::Compaction => "compaction",
+            VersionKind::Foreign => "foreign",
+        }
+    }
+}
+
+/// `tidegate verify --json`: whether source and lake are equal.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(title = "tidegate verify --json")]
+pub struct VerifyOutput {
+    /// Whether every table is equal.
+    pub equal: bool,
+    /// The position at which source and lake were compared.
+    pub at: Lsn,
+    /// One entry per table.
+    pub tables: Vec<VerifyTable>,
+}
+
+/// The comparison of one table.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct VerifyTable {
+    /// `schema.table`.
+    pub table: String,
+    /// Whether every column of every row is equal.
+    pub equal: bool,
+    /// Rows in the source.
+    pub source_rows: u64,
+    /// Rows in the lake.
+    pub lake_rows: u64,
+    /// Rows of the source that the lake lacks.
+    pub missing: u64,
+    /// Rows of the lake that the source lacks.
+    pub extra: u64,
+    /// Rows in both, with a column that differs.
+    pub different: u64,
+    /// A few of the differences.
+    pub samples: Vec<VerifySample>,
+}
+
+/// One difference.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct VerifySample {
+    /// The row's key, as PostgreSQL prints it.
+    pub key: String,
+    /// What is wrong with the row.
+    pub kind: DifferenceKind,
+    /// The first column that differs; absent for a row that is missing or extra.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column: Option<String>,
+    /// The source's value as PostgreSQL prints it; absent for NULL or no such row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// The lake's value as PostgreSQL would print it; absent for NULL or no such row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lake: Option<String>,
+}
+
+/// What is wrong with a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DifferenceKind {
+    /// The source has it, the lake not.
+    Missing,
+    /// The lake has it, the source not.
+    Extra,
+    /// Both have it, and a column differs.
+    Different,
+}
+
+impl DifferenceKind {
+    /// The name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            DifferenceKind::Missing => "missing",
+            DifferenceKind::Extra => "extra",
+            DifferenceKind::Different => "different",
+        }
+    }
+}
+
+impl VerifyOutput {
+    /// The error that makes the program exit 6; `None` when all is equal.
+    pub fn error(&self) -> Option<Error> {
+        let unequal: Vec<&str> =
+            self.tables.iter().filter(|t| !t.equal).map(|t| t.table.as_str()).collect();
+        if self.equal && unequal.is_empty() {
+            return None;
+        }
+        let tables = if unequal.is_empty() { "the source".to_owned() } else { unequal.join(", ") };
+        let error = Error::new(
+            Kind::Different,
+            format!("lake and source differ at {} in {tables}", self.at),
+        );
+        Some(error.next(
+            "keep the lake as it is, look at the samples, and report it: this must not happen",
+        ))
+    }
+}
+
+/// Writes `value` to standard output as JSON, over several lines.
+///
+/// # Errors
+/// [`crate::error::Kind::Failed`]: standard output can't be written to.
+pub fn print_json(value: &impl Serialize) -> Result<()> {
+    let json = serde_json::to_string_pretty(value)
+        .map_err(|error| Error::failed("the answer can't be written as JSON").because(error))?;
+    print(&json)
+}
+
+/// Writes `text` and a line end to standard output. A reader that has gone away (`| head`) is no
+/// error.
+///
+/// # Errors
+/// [`crate::error::Kind::Failed`]: standard output can't be written to.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    let written =
+        writeln!(out, "{}", text.strip_suffix('\n').unwrap_or(text)).and_then(|()| out.flush());
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::failed("standard output can't be written to").because(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_named_alike_in_json_and_text() {
+        use VersionKind::{Changes, Compaction, Foreign, Handoff, Reseed, Schema, Truncate};
+        for kind in [Handoff, Changes, Reseed, Schema, Truncate, Compaction, Foreign] {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+        }
+        for kind in [DifferenceKind::Missing, DifferenceKind::Extra, DifferenceKind::Different] {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+        }
+    }
+
+    #[test]
+    fn a_status_has_every_promised_key_even_without_a_slot() {
+        let status = StatusOutput {
+            pipeline: "p".into(),
+            generation: 1,
+            phase: "live".into(),
+            base: Some(Lsn::new(16)),
+            fence: None,
+            tables: vec![TableStatus {
+                table: "a.b".into(),
+                phase: "live".into(),
+                version: Some(0),
+                base: None,
+                applied: None,
+                rows_copied: 1,
+                rows_estimated: None,
+            }],
+            slot: None,
+        };
+        assert_eq!(
+            serde_json::to_value(&status).unwrap(),
+            serde_json::json!({
+                "pipeline": "p", "generation": 1, "phase": "live", "base": "0/10", "fence": null,
+                "tables": [{"table": "a.b", "phase": "live", "version": 0, "base": null, "applied": null,
+                            "rows_copied": 1, "rows_estimated": null}],
+                "slot": null,
+            })
+        );
+    }
+
+    #[test]
+    fn a_difference_is_an_error_with_exit_code_6() {
+        let mut output = VerifyOutput { equal: true, at: Lsn::new(1), tables: Vec::new() };
+        assert!(output.error().is_none());
+        output.equal = false;
+        assert_eq!(output.error().unwrap().kind().exit_code(), 6);
+    }
+}

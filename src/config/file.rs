@@ -1,0 +1,384 @@
+//! `tidegate.toml`: what may stand in it, and messages that name the line and the nearest key.
+//!
+//! The structs here are the one list of keys: the JSON Schema in `schemas/` and the check for
+//! unknown keys both come from them, and their doc comments are what an editor shows.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use schemars::{JsonSchema, generate::SchemaSettings};
+use serde::{Deserialize, Serialize};
+use toml::de::{DeTable, DeValue};
+
+use super::units;
+use crate::error::{Error, Result};
+
+/// The configuration of one Tidegate pipeline.
+///
+/// Flags win over environment variables, and those over this file. Every key has a default or is
+/// named by the error that misses it. In `source.url`, `source.password_file`, `lake` and
+/// `state.dir`, `${VAR}` is the value of an environment variable. Relative paths start at this
+/// file's folder.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(title = "tidegate.toml")]
+pub struct File {
+    /// Name of the pipeline, of its replication slot and of its publication: 1 to 40 of a-z, 0-9
+    /// and `_`. Default: `tidegate`. Environment: TIDEGATE_NAME.
+    #[schemars(regex(pattern = r"^[a-z0-9_]{1,40}$"))]
+    pub name: Option<String>,
+    /// Where the Delta tables go: a folder, or a URL `file://`, `s3://`, `gs://`, `az://`.
+    /// Required. Environment: TIDEGATE_LAKE.
+    pub lake: Option<String>,
+    /// The tables to replicate, as a list or separated by commas: `shop.orders`, `public.*`,
+    /// `"Quoted"."Name"`. Required. Environment: TIDEGATE_TABLES.
+    pub tables: Option<Patterns>,
+    /// What the columns that Tidegate adds begin with (`_tg_lsn`, `_tg_seq`, `_tg_op`, …).
+    /// Default: `_tg_`. It can't be changed once a table exists.
+    #[schemars(regex(pattern = r"^[a-z_][a-z0-9_]{0,19}$"))]
+    pub column_prefix: Option<String>,
+    /// The PostgreSQL database to read from.
+    pub source: SourceFile,
+    /// The first snapshot.
+    pub handoff: Handoff,
+    /// Following the changes.
+    pub stream: Stream,
+    /// What may grow, and how far.
+    pub limits: Limits,
+    /// Files on the local disk.
+    pub state: StateFile,
+}
+
+/// The PostgreSQL database to read from.
+#[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "Source")]
+pub struct SourceFile {
+    /// `postgres://user:password@host:port/database`, or a `key=value` string as libpq takes it.
+    /// Keep the password out of the file: `${VAR}` (written as it is, no percent-encoding needed),
+    /// `password_file`, `.pgpass` or PGPASSWORD. Required. Environment: TIDEGATE_SOURCE.
+    pub url: Option<String>,
+    /// A file whose first line is the password, such as a mounted secret. Read at each connect, so
+    /// a rotated password is picked up. Default: none.
+    pub password_file: Option<PathBuf>,
+}
+
+/// The first snapshot and its validation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Handoff {
+    /// Connections that copy at the same time, 1 to 64. Each is a session on the source.
+    /// Default: as many as the machine has cores, at most 4.
+    #[schemars(range(min = 1, max = 64))]
+    pub workers: Option<usize>,
+    /// How much of a table, in bytes of the source's heap, one worker copies in one piece.
+    /// At least 1 MiB. Default: 256 MiB.
+    #[serde(with = "units::bytes")]
+    #[schemars(with = "units::BytesText")]
+    pub chunk_bytes: u64,
+    /// Compare the rows copied with a count of the table in the same snapshot before publishing.
+    /// Costs a second read of the table on the source. Default: true.
+    pub validate_count: bool,
+}
+
+impl Default for Handoff {
+    fn default() -> Self {
+        Handoff { workers: None, chunk_bytes: 256 << 20, validate_count: true }
+    }
+}
+
+impl Handoff {
+    /// Connections that copy at the same time.
+    pub fn worker_count(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.workers.unwrap_or_else(|| cores().min(4)).max(1)
+    }
+}
+
+/// In which form the source sends the values of changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// Binary where the server has it (14 and later) and every column can be read from it exactly.
+    #[default]
+    Auto,
+    /// Always text.
+    Text,
+    /// Binary, or an error where it can't be.
+    Binary,
+}
+
+/// Following the changes: when a batch ends and becomes one commit per table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Stream {
+    /// The longest time a committed change waits for its commit in the lake, 100 ms to 1 h. Each
+    /// commit writes the deletion vectors of the files it touches again: shorter is fresher and
+    /// dearer. Default: 10s.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::DurationText")]
+    pub interval: Duration,
+    /// Changes after which a batch ends at the next transaction's end. Default: 1000000.
+    #[schemars(range(min = 1))]
+    pub max_batch_rows: u64,
+    /// Bytes of changes after which a batch ends at the next transaction's end. At least 1 MiB.
+    /// Default: 256 MiB.
+    #[serde(with = "units::bytes")]
+    #[schemars(with = "units::BytesText")]
+    pub max_batch_bytes: u64,
+    /// In which form the source sends values. Default: auto.
+    pub format: Format,
+}
+
+impl Default for Stream {
+    fn default() -> Self {
+        Stream {
+            interval: Duration::from_secs(10),
+            max_batch_rows: 1_000_000,
+            max_batch_bytes: 256 << 20,
+            format: Format::Auto,
+        }
+    }
+}
+
+/// What may grow, and how far. At a limit Tidegate slows down, spools or stops with an error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Memory for rows on their way from source to lake. At least 64 MiB. Default: 1 GiB.
+    #[serde(with = "units::bytes")]
+    #[schemars(with = "units::BytesText")]
+    pub memory_bytes: u64,
+    /// Memory for the index that finds a key's current row. At least 16 MiB. Default: 256 MiB.
+    #[serde(with = "units::bytes")]
+    #[schemars(with = "units::BytesText")]
+    pub index_memory_bytes: u64,
+    /// How long to wait for a connection to the source, 1 s to 10 min. Default: 10s.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::DurationText")]
+    pub connect_timeout: Duration,
+    /// How long to go on trying after a cut connection or a store that fails, without progress,
+    /// before giving up with an error. Default: 10m.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::DurationText")]
+    pub retry_for: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            memory_bytes: 1 << 30,
+            index_memory_bytes: 256 << 20,
+            connect_timeout: Duration::from_secs(10),
+            retry_for: Duration::from_secs(600),
+        }
+    }
+}
+
+/// Files on the local disk. All of them can be made again from the lake.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "State")]
+pub struct StateFile {
+    /// Folder for the index that finds a key's current row. Default: `tidegate/<name>` in
+    /// $XDG_CACHE_HOME or ~/.cache, for a user without a home `/var/cache/tidegate/<name>`.
+    /// Environment: TIDEGATE_STATE_DIR.
+    pub dir: Option<PathBuf>,
+}
+
+/// Table patterns: a list, or one text with commas.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(
+    untagged,
+    expecting = "expected table patterns: text such as \"public.*, shop.orders\", or a list of such"
+)]
+pub enum Patterns {
+    /// `tables = "public.*, shop.orders"`
+    Text(String),
+    /// `tables = ["public.*", "shop.orders"]`
+    List(Vec<String>),
+}
+
+// A URL may hold a password: no derived Debug.
+impl std::fmt::Debug for SourceFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SourceFile")
+            .field("url", &self.url.as_deref().map(super::secret::redact))
+            .field("password_file", &self.password_file)
+            .finish()
+    }
+}
+
+/// The JSON Schema of `tidegate.toml`, with everything in place instead of by reference.
+fn inline_schema() -> schemars::Schema {
+    SchemaSettings::draft2020_12()
+        .with(|settings| settings.inline_subschemas = true)
+        .into_generator()
+        .into_root_schema_for::<File>()
+}
+
+/// Reads the text of `path`.
+///
+/// # Errors
+/// [`crate::error::Kind::Config`]: not TOML, an unknown key, a value of the wrong type; with line.
+pub fn parse(path: &Path, text: &str) -> Result<File> {
+    let wrong = |error: toml::de::Error| {
+        let line = error.span().map(|span| span.start);
+        at(path, text, line, error.message())
+            .next("correct the file; schemas/config.schema.json lists every key")
+    };
+    let table = DeTable::parse(text).map_err(wrong)?;
+    check_keys(path, text, table.get_ref(), inline_schema().as_value(), "")?;
+    toml::from_str(text).map_err(wrong)
+}
+
+fn at(path: &Path, text: &str, offset: Option<usize>, message: &str) -> Error {
+    let line =
+        offset.and_then(|offset| text.get(..offset)).map(|before| before.matches('\n').count() + 1);
+    let place = match line {
+        Some(line) => format!("{} line {line}", path.display()),
+        None => path.display().to_string(),
+    };
+    Error::config(message.trim_end().replace('\n', " ")).at(place)
+}
+
+/// Every key must be one of the schema's; `place` is the dotted name of the table.
+fn check_keys(
+    path: &Path,
+    text: &str,
+    table: &DeTable<'_>,
+    schema: &serde_json::Value,
+    place: &str,
+) -> Result<()> {
+    let Some(known) = schema.get("properties").and_then(|p| p.as_object()) else { return Ok(()) };
+    for (key, value) in table {
+        let name = key.get_ref().as_ref();
+        let Some(inner) = known.get(name) else {
+            let message = unknown(name, place, known.keys().map(String::as_str));
+            return Err(at(path, text, Some(key.span().start), &message)
+                .next("correct or remove the key; schemas/config.schema.json lists every key"));
+        };
+        let section = inner.get("properties").is_some();
+        match value.get_ref() {
+            DeValue::Table(table) => {
+                let place =
+                    if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") };
+                check_keys(path, text, table, inner, &place)?;
+            }
+            _ if section => {
+                let message = format!("`{name}` is a section: write its keys under [{name}]");
+                let example = inner
+                    .get("properties")
+                    .and_then(|p| p.as_object())
+                    .and_then(|p| p.keys().next());
+                let next = match (name, example) {
+                    ("source", _) => {
+                        "write [source] and under it url = \"postgres://…\"".to_owned()
+                    }
+                    (_, Some(key)) => {
+                        format!("write [{name}] and under it, for example, {key} = …")
+                    }
+                    (_, None) => format!("write [{name}]"),
+                };
+                return Err(at(path, text, Some(key.span().start), &message).next(next));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The sentence for an unknown key: its table, and the nearest known name or all of them.
+fn unknown<'a>(name: &str, place: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
+    let place = if place.is_empty() { String::new() } else { format!(" in [{place}]") };
+    let nearest = known
+        .clone()
+        .map(|candidate| (strsim::jaro_winkler(&name.to_lowercase(), candidate), candidate))
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .filter(|(likeness, _)| *likeness > 0.75);
+    match nearest {
+        Some((_, nearest)) => format!("unknown key `{name}`{place}; did you mean `{nearest}`?"),
+        None => {
+            let known: Vec<String> = known.map(|key| format!("`{key}`")).collect();
+            format!("unknown key `{name}`{place}; known are {}", known.join(", "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(text: &str) -> String {
+        parse(Path::new("tidegate.toml"), text).map(|_| ()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_unknown_key_names_its_line_section_and_nearest_neighbour() {
+        let text = "lake = \"/l\"\n\n[stream]\ninterval_ms = 5\n";
+        let message_ = message(text);
+        assert!(
+            message_.starts_with("tidegate.toml line 4: unknown key `interval_ms` in [stream]; did you mean `interval`?"),
+            "{message_}"
+        );
+        assert!(message("tabels = 1").contains("did you mean `tables`?"));
+        assert!(
+            message("[sream]\ninterval = \"1s\"")
+                .contains("unknown key `sream`; did you mean `stream`?")
+        );
+        assert!(
+            message("stream.intervall = \"1s\"").contains("in [stream]; did you mean `interval`?")
+        );
+    }
+
+    #[test]
+    fn a_key_like_no_other_lists_what_is_known() {
+        let message = message("[state]\nxyzzy = 1");
+        assert!(
+            message.contains("line 2: unknown key `xyzzy` in [state]; known are `dir`"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_key_of_another_section_is_not_ignored() {
+        assert!(
+            message("[handoff]\ninterval = \"1s\"").contains("unknown key `interval` in [handoff]")
+        );
+        assert!(
+            message("[[table]]\nmatch = \"a\"")
+                .contains("unknown key `table`; did you mean `tables`?")
+        );
+    }
+
+    #[test]
+    fn wrong_types_name_line_and_expectation() {
+        for (text, part) in [
+            ("name = 1", "line 1: "),
+            (
+                "\nsource = \"postgres://u@h/d\"",
+                "line 2: `source` is a section: write its keys under [source]",
+            ),
+            ("[stream]\ninterval = 10", "line 2: \"10\" is not a duration"),
+            (
+                "[stream]\nformat = \"fast\"",
+                "unknown variant `fast`, expected one of `auto`, `text`, `binary`",
+            ),
+            ("[handoff]\nchunk_bytes = \"many\"", "line 2: \"many\" is not a size"),
+            ("tables = 7", "expected table patterns"),
+            ("name = \"a\"\nname = \"b\"", "line 2: duplicate key"),
+            ("name = ", "line 1: "),
+        ] {
+            let message = message(text);
+            assert!(message.contains(part), "{text:?}: {message}");
+        }
+    }
+
+    #[test]
+    fn an_empty_file_is_all_defaults() {
+        let file = parse(Path::new("t.toml"), "").unwrap();
+        assert_eq!(file.stream, Stream::default());
+        assert_eq!(file.limits, Limits::default());
+        assert!(file.handoff.worker_count() >= 1);
+    }
+}

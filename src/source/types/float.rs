@@ -2,7 +2,8 @@
 //!
 //! PostgreSQL's Ryu (src/common/d2s.c, f2s.c) does not use digits that lie exactly on the border
 //! between two values, so 1e23 is printed as `9.999999999999999e+22`. Rust's formatter does use
-//! them where the mantissa is even; those cases are found and given the next longer digits.
+//! them where the mantissa is even; those cases are found and given the next longer digits. A value
+//! half-way between two shortest candidates goes to the even one in PostgreSQL, not always in Rust.
 //! Fixed notation runs from 1e-4 to below 1e15 (float8) or 1e6 (float4), after that `d.ddde+XX`.
 
 use std::fmt::Write;
@@ -170,7 +171,8 @@ fn without_border(
     reads_back: impl Fn(&str) -> bool,
 ) -> Digits {
     if !parts.on_border(shortest) {
-        return shortest;
+        let even = parts.even(shortest);
+        return if reads_back(&even.text()) && !parts.on_border(even) { even } else { shortest };
     }
     for count in shortest.digits.to_string().len()..=most {
         let nearest = Digits::parse(&rounded(count - 1));
@@ -191,6 +193,23 @@ fn without_border(
 }
 
 impl Parts {
+    /// The even one of two candidates if the value lies exactly between them.
+    fn even(&self, digits: Digits) -> Digits {
+        let twos = self.mantissa.trailing_zeros();
+        let (odd, power) = (self.mantissa >> twos, self.exponent + 1 + twos as i32);
+        let half_off =
+            |doubled| equal(Digits { digits: doubled, exponent: digits.exponent }, odd, power);
+        if digits.digits % 2 == 0 {
+            digits
+        } else if half_off(2 * digits.digits + 1) {
+            Digits { digits: digits.digits + 1, ..digits }.trimmed()
+        } else if half_off(2 * digits.digits - 1) {
+            Digits { digits: digits.digits - 1, ..digits }.trimmed()
+        } else {
+            digits
+        }
+    }
+
     /// Whether the digits lie exactly half-way to a neighbouring value.
     fn on_border(&self, digits: Digits) -> bool {
         let above = equal(digits, 2 * self.mantissa + 1, self.exponent - 1);

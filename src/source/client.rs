@@ -12,7 +12,7 @@ use super::options::{ChannelBinding, ConnectOptions, Host, Target, TlsMode};
 use super::wire::error::{Login, broken};
 use super::wire::{
     DbError, SESSION_SETTINGS, all_failed, later_settings, no_tls, sqlstate, unreachable,
-    version_number,
+    version_number, wrong_target,
 };
 use crate::error::{Error, Kind, Result};
 
@@ -28,10 +28,7 @@ pub async fn connect(o: &ConnectOptions) -> Result<Client> {
     for target in o.targets() {
         match one_host(o, &target).await {
             Ok(Some(client)) => return Ok(client),
-            Ok(None) => failures.push(
-                Error::new(Kind::Check, "not a server that target_session_attrs asks for")
-                    .at(target.host.label()),
-            ),
+            Ok(None) => failures.push(wrong_target().at(target.host.label())),
             Err(e) if e.is_transient() => failures.push(e.at(target.host.label())),
             Err(e) => return Err(e.at(target.host.label())),
         }

@@ -87,6 +87,9 @@ impl DbError {
                 )
             }
             "28000" if role_missing => format!("create the role {user:?} or name another one"),
+            "28000" if self.message.contains("certificate") => {
+                "name the client's certificate in sslcert (PGSSLCERT) and its key in sslkey (PGSSLKEY)".to_owned()
+            }
             "28000" => format!(
                 "let role {user:?} into database {database:?} from this address in pg_hba.conf \
                  (logical replication needs no line of its own), reload, and see that sslmode fits the line"

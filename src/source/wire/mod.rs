@@ -44,7 +44,7 @@ use error::{broken, protocol};
 pub use replication::{Frame, Replication, SystemId, TimelineSwitch};
 pub use session::SESSION_SETTINGS;
 pub(crate) use session::{later_settings, version_number};
-pub(crate) use startup::{all_failed, no_tls, unreachable};
+pub(crate) use startup::{all_failed, no_tls, unreachable, wrong_target};
 use stream::Stream;
 
 /// What a connection is for.

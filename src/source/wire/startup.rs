@@ -19,16 +19,19 @@ pub(super) fn connect(o: &Arc<ConnectOptions>, kind: SessionKind) -> Result<Wire
     for target in o.targets() {
         match one_host(o, &target, kind) {
             Ok(Some(wire)) => return Ok(wire),
-            Ok(None) => failures.push(
-                Error::new(Kind::Check, "not a server that target_session_attrs asks for")
-                    .at(target.host.label()),
-            ),
+            Ok(None) => failures.push(wrong_target().at(target.host.label())),
             // The next host may be up; it will not have another password.
             Err(e) if e.is_transient() => failures.push(e.at(target.host.label())),
             Err(e) => return Err(e.at(target.host.label())),
         }
     }
     Err(all_failed(failures))
+}
+
+/// The error for a server of another kind than asked for. Transient: a failover may be under way.
+pub(crate) fn wrong_target() -> Error {
+    Error::transient("not a server that target_session_attrs asks for")
+        .next("name such a server among the hosts, or change target_session_attrs")
 }
 
 /// One error for the hosts that were tried.

@@ -6,14 +6,21 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::server::ParsedCertificate;
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+use rustls::crypto::{
+    CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature,
+    verify_tls13_signature_with_raw_key,
 };
-use x509_parser::prelude::{ASN1Time, FromDer, GeneralName, X509Certificate};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{
+    CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
+};
+use rustls::server::ParsedCertificate;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, InconsistentKeys, RootCertStore,
+    SignatureScheme,
+};
+use x509_parser::prelude::{ASN1Time, FromDer, GeneralName, X509Certificate, X509Version};
 
 use super::super::options::{ConnectOptions, TlsMode};
 use crate::error::{Error, Kind, Result};
@@ -30,18 +37,30 @@ pub(crate) fn client_config(o: &ConnectOptions) -> Result<Arc<ClientConfig>> {
         .with_safe_default_protocol_versions()
         .map_err(|e| Error::failed("TLS can't be set up").because(e))?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(ServerCheck { provider, trust }));
+        .with_custom_certificate_verifier(Arc::new(ServerCheck {
+            provider: provider.clone(),
+            trust,
+        }));
     let mut config = match &o.tls_client {
         None => builder.with_no_client_auth(),
         Some((cert, key)) => {
             let chain = certificates(cert)?;
             check_key_mode(key)?;
             let key = PrivateKeyDer::from_pem_file(key).map_err(|e| unreadable(key, e))?;
-            builder.with_client_auth_cert(chain, key).map_err(|e| {
+            let unusable = |e: rustls::Error| {
                 Error::config(format!("the client certificate {} can't be used", cert.display()))
                     .because(e)
                     .next("check that sslcert and sslkey belong together")
-            })?
+            };
+            let key = provider.key_provider.load_private_key(key).map_err(unusable)?;
+            let certified = CertifiedKey::new(chain, key);
+            // A certificate of version 1 can't be compared with its key; the server will tell.
+            if let Err(e @ rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) =
+                certified.keys_match()
+            {
+                return Err(unusable(e));
+            }
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)))
         }
     };
     if o.tls_direct {
@@ -172,10 +191,15 @@ impl ServerCertVerifier for ServerCheck {
         let Trust::Roots { store, pinned, check_name } = &self.trust else {
             return Ok(ServerCertVerified::assertion());
         };
-        let parsed = ParsedCertificate::try_from(end_entity)?;
-        if pinned.iter().any(|cert| cert == end_entity) {
+        let pinned = pinned.iter().any(|cert| cert == end_entity);
+        if pinned {
             check_dates(end_entity, now)?;
-        } else {
+            if !check_name || common_name_fits(end_entity, server_name) {
+                return Ok(ServerCertVerified::assertion());
+            }
+        }
+        let parsed = ParsedCertificate::try_from(end_entity)?;
+        if !pinned {
             let algorithms = self.provider.signature_verification_algorithms.all;
             verify_server_cert_signed_by_trust_anchor(
                 &parsed,
@@ -209,7 +233,20 @@ impl ServerCertVerifier for ServerCheck {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+        let algorithms = &self.provider.signature_verification_algorithms;
+        let result = verify_tls13_signature(message, cert, dss, algorithms);
+        if result.is_ok() {
+            return result;
+        }
+        // `openssl x509 -req` without extensions makes certificates of version 1, which webpki
+        // does not read; the key in them proves the handshake all the same. Whether the
+        // certificate is trusted was decided above.
+        let Ok((_, old)) = X509Certificate::from_der(cert) else { return result };
+        if old.version() == X509Version::V3 {
+            return result;
+        }
+        let key = SubjectPublicKeyInfoDer::from(old.public_key().raw);
+        verify_tls13_signature_with_raw_key(message, &key, dss, algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

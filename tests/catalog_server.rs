@@ -87,8 +87,8 @@ impl Scratch {
 
     async fn finish(self) {
         drop(self.client);
-        let (name, force) = (&self.name, if self.version >= 130_000 { " (FORCE)" } else { "" });
-        self.admin.batch_execute(&format!("DROP DATABASE {name} WITH{force}")).await.unwrap();
+        let name = &self.name;
+        self.admin.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await.unwrap();
         let _ = self.admin.batch_execute(&format!("DROP ROLE IF EXISTS {name}_role")).await;
     }
 }

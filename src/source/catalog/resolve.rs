@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::pattern::{Pattern, for_table};
 use super::{ReplicaIdentity, TableKind, sql_name};
-use crate::source::check::Finding;
+use crate::source::check::{Finding, Severity};
 
 /// A row of `pg_class`.
 #[derive(Clone, Debug)]
@@ -89,6 +89,11 @@ pub(super) fn resolve(
             _ => (TableKind::Plain, vec![table.clone()]),
         };
         tables.push(Chosen { table: table.clone(), kind, leaves });
+    }
+    let said_why = scene.findings.iter().any(|f| f.severity == Severity::Error);
+    if tables.is_empty() && !said_why {
+        let what = "every table that is named is excluded as well".to_owned();
+        scene.error("nothing-selected", "tables", what, "take an exclusion away");
     }
     Resolved { tables, findings: scene.findings }
 }
@@ -420,11 +425,7 @@ mod tests {
 
     #[test]
     fn each_bad_name_is_refused_in_its_own_words() {
-        refused(
-            "ordes",
-            "table-missing",
-            "did you mean orders?".replace("orders", "public.orders").as_str(),
-        );
+        refused("ordes", "table-missing", "did you mean public.orders?");
         refused("items", "table-missing", "sales.items");
         refused("\"Orders old\"", "table-missing", "public.\"Orders Old\"");
         refused("zzzzzzzzz", "table-missing", "pg_tables");
@@ -478,6 +479,13 @@ mod tests {
         let (names, findings) = run("*,!events_a");
         assert!(names.contains(&"public.events".to_owned()));
         assert_eq!(findings[0].0, "partition-named");
+    }
+
+    #[test]
+    fn naming_and_excluding_the_same_table_selects_nothing_aloud() {
+        let (names, findings) = run("orders,!orders");
+        assert!(names.is_empty());
+        assert_eq!(findings[1].0, "nothing-selected");
     }
 
     #[test]

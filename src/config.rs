@@ -266,7 +266,7 @@ impl Config {
             1 => "give it as a flag, as an environment variable or in tidegate.toml",
             _ => "give each as a flag, as an environment variable or in tidegate.toml",
         };
-        Err(Error::config(format!("not given: {}", missing.join(", and "))).next(next))
+        Err(Error::config(format!("not given: {}", missing.join("; "))).next(next))
     }
 
     /// The database.

@@ -26,8 +26,8 @@ Examples:
 Configuration:
   Flags win over environment variables, and those over tidegate.toml in the working folder (or the
   file named by --config or TIDEGATE_CONFIG). TIDEGATE_SOURCE, TIDEGATE_LAKE, TIDEGATE_TABLES,
-  TIDEGATE_NAME and TIDEGATE_STATE_DIR stand for the flags of that name. A password need not be in the URL:
-  .pgpass, PGPASSWORD, and `password_file` under [source] work.
+  TIDEGATE_NAME and TIDEGATE_STATE_DIR stand for the flags of that name. A password need not be in
+  the URL: .pgpass, PGPASSWORD, and `password_file` under [source] work.
 
 Exit codes:
   0 done   1 failed   2 usage or configuration   3 source or lake is not ready
@@ -35,7 +35,7 @@ Exit codes:
 
 const RUN_HELP: &str = "\
 Examples:
-  tidegate run --source postgres://me@db/shop --lake s3://bucket/lake --tables 'public.*,shop.orders'
+  tidegate run --source postgres://me@db/shop --lake s3://b/lake --tables 'public.*,shop.orders'
       Follow the database until stopped. The first run takes the snapshot; SIGINT or SIGTERM stops
       after the current step; the next run goes on where this one stopped.
 
@@ -118,13 +118,21 @@ pub struct Cli {
 pub struct Logs {
     /// What to log: a level (error, warn, info, debug, trace) or directives such as
     /// tidegate=debug,object_store=info
-    #[arg(long, value_name = "FILTER", env = "TIDEGATE_LOG", global = true, help_heading = "Logs")]
+    #[arg(
+        long,
+        value_name = "FILTER",
+        env = "TIDEGATE_LOG",
+        hide_env_values = true,
+        global = true,
+        help_heading = "Logs"
+    )]
     pub log: Option<String>,
     /// How to log: lines for people, or one JSON object a line
     #[arg(
         long,
         value_name = "FORMAT",
         env = "TIDEGATE_LOG_FORMAT",
+        hide_env_values = true,
         default_value = "text",
         global = true,
         help_heading = "Logs"
@@ -293,7 +301,7 @@ pub struct CheckArgs {
     #[command(flatten)]
     tables: TablesArgs,
     /// Answer in JSON
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
 
@@ -316,7 +324,7 @@ pub struct StatusArgs {
     #[command(flatten)]
     pipeline: PipelineArgs,
     /// Answer in JSON (schemas/status.schema.json)
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
 
@@ -336,7 +344,7 @@ pub struct VersionsArgs {
     #[command(flatten)]
     pipeline: PipelineArgs,
     /// Answer in JSON (schemas/versions.schema.json)
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
 
@@ -360,7 +368,7 @@ pub struct VerifyArgs {
     #[command(flatten)]
     state: StateArgs,
     /// Answer in JSON (schemas/verify.schema.json)
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
 

@@ -68,7 +68,7 @@ pub fn interpolate(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<S
 
 /// What the text around a reference says about how its value must be written.
 fn quote_at(text: &str, start: usize, end: usize) -> Quote {
-    let Some(scheme) = text.find("://") else {
+    let Some((scheme, _)) = split_scheme(text) else {
         // A key=value string: `host=db password=${PW}`.
         return if text.get(..start).unwrap_or_default().contains('=') {
             Quote::Backslash
@@ -78,7 +78,8 @@ fn quote_at(text: &str, start: usize, end: usize) -> Quote {
     };
     let rest = text.get(end..).unwrap_or_default();
     let authority_end = rest.find(['/', '?']).unwrap_or(rest.len());
-    let in_userinfo = start > scheme && rest.get(..authority_end).unwrap_or_default().contains('@');
+    let in_userinfo =
+        start > scheme.len() && rest.get(..authority_end).unwrap_or_default().contains('@');
     if in_userinfo { Quote::Percent } else { Quote::Plain }
 }
 
@@ -86,7 +87,7 @@ fn quote_at(text: &str, start: usize, end: usize) -> Quote {
 ///
 /// What can't be read as either is hidden whole: it may be a password in the wrong place.
 pub fn redact(text: &str) -> String {
-    match text.split_once("://") {
+    match split_scheme(text) {
         Some((scheme, rest)) => redact_url(scheme, rest),
         None if text.contains('=') => redact_pairs(text),
         None if text.starts_with(['/', '.']) => text.to_owned(),
@@ -96,10 +97,17 @@ pub fn redact(text: &str) -> String {
 
 /// A lake's location for messages: a path as it is, a URL without password and query.
 pub fn redact_location(text: &str) -> String {
-    match text.split_once("://") {
+    match split_scheme(text) {
         Some((scheme, rest)) => redact_url(scheme, rest),
         None => text.to_owned(),
     }
+}
+
+/// The scheme of a URL and what follows `://`; `None` for anything else, such as a `key=value` string
+/// with `://` in a password.
+fn split_scheme(text: &str) -> Option<(&str, &str)> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
+    text.split_once("://").filter(|(scheme, _)| !scheme.is_empty() && scheme.chars().all(plain))
 }
 
 fn redact_url(scheme: &str, rest: &str) -> String {
@@ -246,6 +254,7 @@ mod tests {
         );
         assert_eq!(redact("host=db password='se cr\\'et' user=u"), "host=db password=*** user=u");
         assert_eq!(redact("password = secret"), "password=***");
+        assert_eq!(redact("password=se://cret host=db"), "password=*** host=db");
         assert_eq!(redact("hunter2"), "***");
         assert_eq!(
             redact_location("s3://key:secret@bucket/p?token=secret"),

@@ -12,7 +12,7 @@ pub(super) fn push_hex(value: &[u8], out: &mut Vec<u8>) {
 
 /// Appends the bytes that pairs of digits stand for.
 pub(super) fn from_hex(text: &[u8], out: &mut Vec<u8>) -> Decode<()> {
-    if text.len() % 2 != 0 {
+    if !text.len().is_multiple_of(2) {
         return Err(Malformed("an odd number of hexadecimal digits"));
     }
     // Above 15 marks what is no digit, in one check at the end.

@@ -6,10 +6,9 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, ArrowPrimitiveType, AsArray, BinaryArray, BooleanArray, BooleanBufferBuilder,
-    ListArray, MapArray, NullBufferBuilder, PrimitiveArray, StringArray, StructArray,
+    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, ListArray, NullBufferBuilder,
 };
-use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow::buffer::Buffer;
 use arrow::datatypes::{
     DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type,
     Int64Type, TimestampMicrosecondType,
@@ -17,7 +16,8 @@ use arrow::datatypes::{
 
 use super::array::{Sent, Text, Texts};
 use super::cursor::{Decode, Malformed, exactly};
-use super::kind::{Kind, list_item, map_entries, utc};
+use super::kind::{Kind, list_item, utc};
+use super::values::{Ends, Values, broken, map_array, primitive, shown, take};
 use super::{bytes, datetime, extension, numeric, scalar, wire_text};
 use crate::error::{Error, Result};
 
@@ -37,199 +37,6 @@ enum Fit {
     Held,
     /// The Delta type can't hold it; nothing was appended.
     Overflow,
-}
-
-enum Values {
-    Bool(BooleanBufferBuilder),
-    I16(Vec<i16>),
-    I32(Vec<i32>),
-    I64(Vec<i64>),
-    F32(Vec<f32>),
-    F64(Vec<f64>),
-    I128(Vec<i128>),
-    Bytes(Bytes),
-    List { ends: Ends, items: Box<ColumnBuilder> },
-    Map { ends: Ends, keys: Bytes, values: Bytes, nulls: NullBufferBuilder },
-}
-
-/// Arrow's 32-bit offsets: 0, then the end of each value.
-struct Ends(Vec<i32>);
-
-impl Ends {
-    fn new(capacity: usize) -> Self {
-        let mut ends = Vec::with_capacity(capacity + 1);
-        ends.push(0);
-        Ends(ends)
-    }
-
-    fn len(&self) -> usize {
-        self.0.len() - 1
-    }
-
-    fn last(&self) -> usize {
-        self.0.last().map_or(0, |end| *end as usize)
-    }
-
-    fn push(&mut self, end: usize) -> Decode<()> {
-        let end = i32::try_from(end)
-            .map_err(|_| Malformed("a batch holds more than 2 GiB in one column"))?;
-        self.0.push(end);
-        Ok(())
-    }
-
-    fn repeat(&mut self) {
-        self.0.push(self.0.last().copied().unwrap_or_default());
-    }
-
-    fn truncate(&mut self, len: usize) {
-        self.0.truncate(len + 1);
-    }
-
-    fn finish(&mut self) -> OffsetBuffer<i32> {
-        let next = Ends::new(self.len());
-        OffsetBuffer::new(ScalarBuffer::from(std::mem::replace(self, next).0))
-    }
-}
-
-struct Bytes {
-    ends: Ends,
-    data: Vec<u8>,
-}
-
-impl Bytes {
-    fn new(capacity: usize) -> Self {
-        Bytes { ends: Ends::new(capacity), data: Vec::new() }
-    }
-
-    #[inline]
-    fn push(&mut self, value: &[u8]) -> Decode<()> {
-        self.ends.push(self.data.len() + value.len())?;
-        self.data.extend_from_slice(value);
-        Ok(())
-    }
-
-    /// Appends what `write` writes; nothing if it fails.
-    fn push_with(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Decode<()>) -> Decode<()> {
-        let start = self.data.len();
-        let done = write(&mut self.data).and_then(|()| self.ends.push(self.data.len()));
-        if done.is_err() {
-            self.data.truncate(start);
-        }
-        done
-    }
-
-    fn truncate(&mut self, len: usize) {
-        self.ends.truncate(len);
-        self.data.truncate(self.ends.last());
-    }
-
-    fn strings(&mut self, nulls: Option<NullBuffer>) -> Result<StringArray> {
-        let next = Vec::with_capacity(self.data.len());
-        let offsets = self.ends.finish();
-        let data = Buffer::from_vec(std::mem::replace(&mut self.data, next));
-        StringArray::try_new(offsets.clone(), data.clone(), nulls).map_err(|error| {
-            let odd = offsets.windows(2).enumerate().find_map(|(row, ends)| {
-                let value = data.get(ends[0] as usize..ends[1] as usize)?;
-                std::str::from_utf8(value)
-                    .is_err()
-                    .then(|| format!("row {row} of the batch: {}", shown(value)))
-            });
-            Error::failed(format!("text that is not UTF-8: {}", odd.unwrap_or_default()))
-                .because(error)
-                .next("mend the value in the source; the database is not in UTF-8 throughout")
-        })
-    }
-
-    fn bytes(&self) -> usize {
-        self.data.len() + 4 * self.ends.len()
-    }
-}
-
-impl Values {
-    fn new(kind: &Kind, capacity: usize) -> Values {
-        match kind.arrow_type() {
-            DataType::Boolean => Values::Bool(BooleanBufferBuilder::new(capacity)),
-            DataType::Int16 => Values::I16(Vec::with_capacity(capacity)),
-            DataType::Int32 | DataType::Date32 => Values::I32(Vec::with_capacity(capacity)),
-            DataType::Int64 | DataType::Timestamp(..) => Values::I64(Vec::with_capacity(capacity)),
-            DataType::Float32 => Values::F32(Vec::with_capacity(capacity)),
-            DataType::Float64 => Values::F64(Vec::with_capacity(capacity)),
-            DataType::Decimal128(..) => Values::I128(Vec::with_capacity(capacity)),
-            DataType::List(_) => {
-                let item = match kind {
-                    Kind::Array(element) => &element.kind,
-                    _ => &Kind::Float4,
-                };
-                Values::List {
-                    ends: Ends::new(capacity),
-                    items: Box::new(ColumnBuilder::new(item, capacity)),
-                }
-            }
-            DataType::Map(..) => Values::Map {
-                ends: Ends::new(capacity),
-                keys: Bytes::new(capacity),
-                values: Bytes::new(capacity),
-                nulls: NullBufferBuilder::new(capacity),
-            },
-            _ => Values::Bytes(Bytes::new(capacity)),
-        }
-    }
-
-    /// The place of a NULL.
-    fn push_nothing(&mut self) {
-        match self {
-            Values::Bool(values) => values.append(false),
-            Values::I16(values) => values.push(0),
-            Values::I32(values) => values.push(0),
-            Values::I64(values) => values.push(0),
-            Values::F32(values) => values.push(0.0),
-            Values::F64(values) => values.push(0.0),
-            Values::I128(values) => values.push(0),
-            Values::Bytes(values) => values.ends.repeat(),
-            Values::List { ends, .. } | Values::Map { ends, .. } => ends.repeat(),
-        }
-    }
-
-    fn truncate(&mut self, len: usize) {
-        match self {
-            Values::Bool(values) => values.truncate(len),
-            Values::I16(values) => values.truncate(len),
-            Values::I32(values) => values.truncate(len),
-            Values::I64(values) => values.truncate(len),
-            Values::F32(values) => values.truncate(len),
-            Values::F64(values) => values.truncate(len),
-            Values::I128(values) => values.truncate(len),
-            Values::Bytes(values) => values.truncate(len),
-            Values::List { ends, items } => {
-                ends.truncate(len);
-                items.truncate(ends.last());
-            }
-            Values::Map { ends, keys, values, nulls } => {
-                ends.truncate(len);
-                keys.truncate(ends.last());
-                values.truncate(ends.last());
-                nulls.truncate(ends.last());
-            }
-        }
-    }
-
-    /// Bytes of a value that was held.
-    fn bytes(&self) -> usize {
-        match self {
-            Values::Bool(values) => values.len() / 8,
-            Values::I16(values) => values.len() * 2,
-            Values::I32(values) => values.len() * 4,
-            Values::I64(values) => values.len() * 8,
-            Values::F32(values) => values.len() * 4,
-            Values::F64(values) => values.len() * 8,
-            Values::I128(values) => values.len() * 16,
-            Values::Bytes(values) => values.bytes(),
-            Values::List { ends, items } => ends.len() * 4 + items.bytes(),
-            Values::Map { ends, keys, values, .. } => {
-                ends.len() * 4 + keys.bytes() + values.bytes()
-            }
-        }
-    }
 }
 
 impl ColumnBuilder {
@@ -396,7 +203,7 @@ impl ColumnBuilder {
         Some(Ok(()))
     }
 
-    fn truncate(&mut self, len: usize) {
+    pub(super) fn truncate(&mut self, len: usize) {
         self.values.truncate(len);
         self.nulls.truncate(len);
     }
@@ -655,43 +462,6 @@ fn push_vector(text: &[u8], items: &mut ColumnBuilder) -> Decode<()> {
     extension::vector_items(text)?.try_for_each(|item| items.push_text(item).map(|_| ()))
 }
 
-fn take<T: ArrowPrimitiveType>(
-    values: &mut Vec<T::Native>,
-    nulls: Option<NullBuffer>,
-) -> PrimitiveArray<T> {
-    let next = Vec::with_capacity(values.len());
-    PrimitiveArray::new(ScalarBuffer::from(std::mem::replace(values, next)), nulls)
-}
-
-fn primitive<T: ArrowPrimitiveType>(
-    values: &mut Vec<T::Native>,
-    nulls: Option<NullBuffer>,
-) -> ArrayRef {
-    Arc::new(take::<T>(values, nulls))
-}
-
-/// A map<string,string> with the field names of Parquet.
-pub(super) fn map_array(
-    offsets: OffsetBuffer<i32>,
-    keys: StringArray,
-    values: StringArray,
-    nulls: Option<NullBuffer>,
-) -> Result<MapArray> {
-    let entries = map_entries();
-    let DataType::Struct(fields) = entries.data_type() else {
-        return Err(Error::failed("the entries of a map are not a struct"));
-    };
-    let columns: Vec<ArrayRef> = vec![Arc::new(keys), Arc::new(values)];
-    let pairs = StructArray::try_new(fields.clone(), columns, None).map_err(broken)?;
-    MapArray::try_new(entries, offsets, pairs, nulls, false).map_err(broken)
-}
-
-pub(super) fn broken(error: arrow::error::ArrowError) -> Error {
-    Error::failed("an Arrow array can't be built")
-        .because(error)
-        .next("report this: it is a defect of Tidegate")
-}
-
 fn overflow_text(text: Vec<u8>) -> Result<String> {
     String::from_utf8(text)
         .map_err(|error| refused(Malformed("text that is not UTF-8"), error.as_bytes()))
@@ -700,14 +470,4 @@ fn overflow_text(text: Vec<u8>) -> Result<String> {
 fn refused(error: Malformed, value: &[u8]) -> Error {
     Error::failed(format!("{}: {}", error.0, shown(value)))
         .next("check that the session settings are not overridden in the source; otherwise report the value's type")
-}
-
-/// A value for a message: escaped, and cut.
-pub(super) fn shown(value: &[u8]) -> String {
-    const MOST: usize = 64;
-    let head = value.get(..MOST).unwrap_or(value).escape_ascii();
-    match value.len() {
-        length if length > MOST => format!("\"{head}\"… ({length} bytes)"),
-        _ => format!("\"{head}\""),
-    }
 }

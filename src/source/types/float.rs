@@ -119,7 +119,7 @@ impl Digits {
     }
 
     fn trimmed(mut self) -> Digits {
-        while self.digits != 0 && self.digits % 10 == 0 {
+        while self.digits != 0 && self.digits.is_multiple_of(10) {
             self.digits /= 10;
             self.exponent += 1;
         }
@@ -199,7 +199,7 @@ impl Parts {
         let (odd, power) = (self.mantissa >> twos, self.exponent + 1 + twos as i32);
         let half_off =
             |doubled| equal(Digits { digits: doubled, exponent: digits.exponent }, odd, power);
-        if digits.digits % 2 == 0 {
+        if digits.digits.is_multiple_of(2) {
             digits
         } else if half_off(2 * digits.digits + 1) {
             Digits { digits: digits.digits + 1, ..digits }.trimmed()

@@ -32,6 +32,7 @@ pub mod render;
 mod rows;
 mod scalar;
 mod table;
+mod values;
 mod wire_text;
 
 #[cfg(test)]

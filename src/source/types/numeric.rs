@@ -212,8 +212,7 @@ pub(super) fn cents(text: &[u8]) -> Decode<i64> {
     let (whole, tail) = rest.split_at_checked(rest.len().wrapping_sub(3)).ok_or(ODD)?;
     let &[b'.', tens @ b'0'..=b'9', ones @ b'0'..=b'9'] = tail else { return Err(ODD) };
     let mut sum: i128 = 0;
-    let mut groups = whole.split(|b| *b == b',').enumerate().peekable();
-    while let Some((index, group)) = groups.next() {
+    for (index, group) in whole.split(|b| *b == b',').enumerate() {
         let right_length =
             if index == 0 { (1..=3).contains(&group.len()) } else { group.len() == 3 };
         if !right_length || !group.iter().all(u8::is_ascii_digit) || index > 6 {
@@ -231,7 +230,7 @@ pub(super) fn write_money(cents: i64, out: &mut Vec<u8>) {
     let cents = cents.unsigned_abs();
     let whole = (cents / 100).to_string();
     for (index, digit) in whole.bytes().enumerate() {
-        if index > 0 && (whole.len() - index) % 3 == 0 {
+        if index > 0 && (whole.len() - index).is_multiple_of(3) {
             out.push(b',');
         }
         out.push(digit);

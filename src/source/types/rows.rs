@@ -9,10 +9,11 @@ use arrow::array::{
 use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
-use super::column::{ColumnBuilder, broken, map_array};
+use super::column::ColumnBuilder;
 use super::cursor::Cursor;
 use super::kind::{Kind, map_entries};
 use super::plan::ColumnPlan;
+use super::values::{broken, map_array};
 use crate::error::{Error, Result};
 use crate::position::Lsn;
 

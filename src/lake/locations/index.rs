@@ -313,7 +313,13 @@ impl Locations {
     ) -> Result<()> {
         self.folder.check()?;
         let piece = self.options.memory_bytes / 8;
-        let mut writer = RunWriter::memory();
+        let entries = entries.into_iter();
+        let mut expected = entries.size_hint().1.unwrap_or(usize::MAX) as u64;
+        let begin = |expected: u64| match Filter::size(expected.min(1 << 40)) {
+            size if size <= piece as u64 / 2 => RunWriter::memory().with_filter(expected),
+            _ => RunWriter::memory(),
+        };
+        let mut writer = begin(expected);
         for (key, location) in entries {
             check_key(key)?;
             if let Some((last, place)) = writer.last() {
@@ -321,12 +327,13 @@ impl Locations {
                 if last >= key && !multi {
                     return Err(out_of_order());
                 }
-            }
-            if writer.memory_used() >= piece && writer.last().is_some_and(|(last, _)| last < key) {
-                let full = std::mem::replace(&mut writer, RunWriter::memory());
-                self.add_staged(full)?;
+                if writer.memory_used() >= piece && last < key {
+                    let full = std::mem::replace(&mut writer, begin(expected));
+                    self.add_staged(full)?;
+                }
             }
             writer.push(key, location)?;
+            expected = expected.saturating_sub(1);
         }
         self.add_staged(writer)
     }
@@ -334,7 +341,7 @@ impl Locations {
     fn add_staged(&mut self, writer: RunWriter) -> Result<()> {
         self.staged.extend(writer.finish()?.map(Arc::new));
         let same = self.same();
-        tidy_memory(&mut self.staged, same, self.options.memory_bytes / 8)?;
+        tidy_memory(&mut self.staged, same, self.options.memory_bytes / 4)?;
         let overlay = Self::memory_of(&self.runs);
         if overlay + Self::memory_of(&self.staged) > self.options.memory_bytes / 2 {
             if overlay > self.options.memory_bytes / 4 { self.flush()? } else { self.spill()? }
@@ -372,7 +379,7 @@ impl Locations {
         if spilled {
             return self.flush();
         }
-        let (same, limit) = (self.same(), self.options.memory_bytes / 8);
+        let (same, limit) = (self.same(), self.options.memory_bytes / 4);
         tidy_memory(&mut self.runs, same, limit)
     }
 
@@ -408,8 +415,8 @@ impl Locations {
     fn merge_to_file(&self, runs: &[Arc<Run>]) -> Result<Option<Arc<Run>>> {
         let memory = self.run_memory();
         let entries = runs.iter().map(|run| run.entries).sum();
-        let mut writer = RunWriter::file(&self.folder, memory / 2)?;
-        if !self.runs.is_empty() && Filter::size(entries) <= memory as u64 / 2 {
+        let mut writer = RunWriter::file(&self.folder, memory / 4)?;
+        if !self.runs.is_empty() && Filter::size(entries) <= memory as u64 / 4 * 3 {
             writer = writer.with_filter(entries);
         }
         merge_into(&mut writer, runs, self.same(), MERGE_BUFFER, |_| true)?;
@@ -523,7 +530,8 @@ fn tidy_memory(runs: &mut Vec<Arc<Run>>, same: Same, limit: usize) -> Result<()>
         let sizes: Vec<u64> = runs.iter().skip(files).map(|run| run.size()).collect();
         let Some(range) = pick(&sizes, limit as u64) else { return Ok(()) };
         let range = range.start + files..range.end + files;
-        let mut writer = RunWriter::memory();
+        let entries = runs.iter().skip(range.start).map(|run| run.entries).sum();
+        let mut writer = RunWriter::memory().with_filter(entries);
         merge_into(&mut writer, &runs[range.clone()], same, MERGE_BUFFER, |_| true)?;
         let merged = writer.finish()?.map(Arc::new);
         runs.splice(range, merged);

@@ -194,7 +194,7 @@ proptest! {
         }
         for k in 0..12u8 {
             let mut out = Vec::new();
-            index.get_all(&vec![k; 20], &mut out).unwrap();
+            index.get_all(&[k; 20], &mut out).unwrap();
             let key = vec![k; 20];
             let expected: Vec<_> = model.iter().filter(|(m, _)| *m == key).map(|(_, l)| *l).collect();
             let live = |all: &[Location]| -> Vec<Location> {

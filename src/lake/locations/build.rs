@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::Location;
 use super::folder::Folder;
 use super::merge::{Same, merge_into};
+use super::page::common_prefix;
 use super::run::Run;
 use super::tier::WAYS;
 use super::write::{RunWriter, check_key};
@@ -94,8 +95,9 @@ impl RunBuilder {
             None => (self.prefix, self.sorted) = (key.len(), true),
             Some(&last) => {
                 let first = self.key(0);
-                let same = first.iter().zip(key).take(self.prefix).take_while(|(a, b)| a == b);
-                self.prefix = same.count();
+                if !first.get(..self.prefix).is_some_and(|shared| key.starts_with(shared)) {
+                    self.prefix = common_prefix(first, key);
+                }
                 if self.sorted {
                     let newest = self.key(self.ends.len() - 1);
                     self.sorted = (newest, last) <= (key, location);

@@ -46,7 +46,7 @@ impl Filter {
 
     #[inline]
     fn place(&self, hash: u64) -> usize {
-        ((hash >> 32) * self.blocks.len() as u64 >> 32) as usize
+        (((hash >> 32) * self.blocks.len() as u64) >> 32) as usize
     }
 
     /// Adds the key of this hash.

@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use super::build::{PendingRun, RunBuilder};
-use super::filter::{Filter, hash};
+use super::filter::Filter;
 use super::folder::{FORMAT, Folder, Manifest, NamedRun};
 use super::merge::{Merge, Same, merge_into};
-use super::run::{Run, Scratch};
+use super::run::Run;
 use super::tier::{MERGE_BUFFER, MergePlan, MergedRun, WAYS, pick, pick_durable};
 use super::write::{RunWriter, check_key};
 use super::{Identity, Location, Options, Stats};
@@ -19,13 +19,13 @@ use crate::error::{Error, Result};
 /// An error of a look-up is never a wrong answer, but the end of this value: drop it, and open or
 /// create the index again.
 pub struct Locations {
-    folder: Arc<Folder>,
+    pub(super) folder: Arc<Folder>,
     identity: Identity,
-    options: Options,
+    pub(super) options: Options,
     /// Committed, oldest first: runs the manifest names, then the overlay.
-    runs: Vec<Arc<Run>>,
+    pub(super) runs: Vec<Arc<Run>>,
     /// Not committed, oldest first.
-    staged: Vec<Arc<Run>>,
+    pub(super) staged: Vec<Arc<Run>>,
     committed: (u64, u64),
     durable: (u64, u64),
     next_stamp: u64,
@@ -202,100 +202,6 @@ impl Locations {
         Ok(entries)
     }
 
-    /// Puts the newest location of `keys[i]`, staged ones among them, into `out[i]`. The keys
-    /// ascend and each stands once. Whether the row is still live the caller knows.
-    ///
-    /// # Errors
-    /// The keys do not ascend; the index is damaged (transient: drop it and create it again).
-    pub fn get_batch(&self, keys: &[&[u8]], out: &mut Vec<Option<Location>>) -> Result<()> {
-        self.folder.check()?;
-        check_ascending(keys)?;
-        out.clear();
-        out.resize(keys.len(), None);
-        let runs = || self.runs.iter().chain(&self.staged).rev();
-        let mut hashes: Vec<u64> = Vec::new();
-        if runs().any(|run| run.filter.is_some()) {
-            hashes.extend(keys.iter().map(|key| hash(key)));
-        }
-        let mut scratch = Scratch::default();
-        let mut wanted: Vec<u32> = (0..keys.len() as u32).collect();
-        let mut likely: Vec<u32> = Vec::new();
-        for run in runs() {
-            let mut found = 0;
-            let tell = |w: u32, location| {
-                if let Some(out) = out.get_mut(w as usize) {
-                    *out = Some(location);
-                    found += 1;
-                }
-            };
-            if let Some(filter) = &run.filter {
-                let may = |w: &&u32| hashes.get(**w as usize).is_none_or(|&h| filter.may_hold(h));
-                likely.clear();
-                likely.extend(wanted.iter().filter(may));
-                run.find_sorted(keys, &likely, &mut scratch, tell)?;
-            } else {
-                run.find_sorted(keys, &wanted, &mut scratch, tell)?;
-            }
-            if found > 0 {
-                wanted.retain(|&w| out.get(w as usize).is_some_and(Option::is_none));
-            }
-            if wanted.is_empty() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Puts every location that stands with `key`, live or not, into `out`, in order (multi mode).
-    ///
-    /// # Errors
-    /// The index is damaged (transient: drop it and create it again).
-    pub fn get_all(&self, key: &[u8], out: &mut Vec<Location>) -> Result<()> {
-        let mut all = Vec::new();
-        self.get_all_batch(&[key], |_| true, &mut all)?;
-        out.clear();
-        out.extend(all.into_iter().map(|(_, location)| location));
-        Ok(())
-    }
-
-    /// Puts `(i, location)` for every location with `keys[i]` that `is_live` grants into `out`, in
-    /// order (multi mode). The keys ascend and each stands once.
-    ///
-    /// # Errors
-    /// As [`Locations::get_batch`].
-    pub fn get_all_batch(
-        &self,
-        keys: &[&[u8]],
-        is_live: impl Fn(Location) -> bool,
-        out: &mut Vec<(u32, Location)>,
-    ) -> Result<()> {
-        self.folder.check()?;
-        check_ascending(keys)?;
-        out.clear();
-        let mut buffer = Vec::new();
-        let mut runs = 0;
-        for run in self.runs.iter().chain(&self.staged) {
-            let (before, mut group) = (out.len(), 0);
-            for (i, key) in keys.iter().enumerate() {
-                if run.filter.as_ref().is_some_and(|filter| !filter.may_hold(hash(key))) {
-                    continue;
-                }
-                run.find_all(key, &mut group, &mut buffer, |location| {
-                    if is_live(location) {
-                        out.push((i as u32, location));
-                    }
-                })?;
-            }
-            runs += usize::from(out.len() > before);
-        }
-        if runs > 1 {
-            out.sort_unstable();
-            // A version staged again after a restart is there twice.
-            out.dedup();
-        }
-        Ok(())
-    }
-
     fn memory_of(runs: &[Arc<Run>]) -> usize {
         runs.iter().filter(|run| run.file().is_none()).map(|run| run.memory()).sum()
     }
@@ -313,7 +219,13 @@ impl Locations {
     ) -> Result<()> {
         self.folder.check()?;
         let piece = self.options.memory_bytes / 8;
-        let mut writer = RunWriter::memory();
+        let entries = entries.into_iter();
+        let mut expected = entries.size_hint().1.unwrap_or(usize::MAX) as u64;
+        let begin = |expected: u64| match Filter::size(expected.min(1 << 40)) {
+            size if size <= piece as u64 / 2 => RunWriter::memory().with_filter(expected),
+            _ => RunWriter::memory(),
+        };
+        let mut writer = begin(expected);
         for (key, location) in entries {
             check_key(key)?;
             if let Some((last, place)) = writer.last() {
@@ -321,12 +233,13 @@ impl Locations {
                 if last >= key && !multi {
                     return Err(out_of_order());
                 }
-            }
-            if writer.memory_used() >= piece && writer.last().is_some_and(|(last, _)| last < key) {
-                let full = std::mem::replace(&mut writer, RunWriter::memory());
-                self.add_staged(full)?;
+                if writer.memory_used() >= piece && last < key {
+                    let full = std::mem::replace(&mut writer, begin(expected));
+                    self.add_staged(full)?;
+                }
             }
             writer.push(key, location)?;
+            expected = expected.saturating_sub(1);
         }
         self.add_staged(writer)
     }
@@ -334,7 +247,7 @@ impl Locations {
     fn add_staged(&mut self, writer: RunWriter) -> Result<()> {
         self.staged.extend(writer.finish()?.map(Arc::new));
         let same = self.same();
-        tidy_memory(&mut self.staged, same, self.options.memory_bytes / 8)?;
+        tidy_memory(&mut self.staged, same, self.options.memory_bytes / 4)?;
         let overlay = Self::memory_of(&self.runs);
         if overlay + Self::memory_of(&self.staged) > self.options.memory_bytes / 2 {
             if overlay > self.options.memory_bytes / 4 { self.flush()? } else { self.spill()? }
@@ -372,7 +285,7 @@ impl Locations {
         if spilled {
             return self.flush();
         }
-        let (same, limit) = (self.same(), self.options.memory_bytes / 8);
+        let (same, limit) = (self.same(), self.options.memory_bytes / 4);
         tidy_memory(&mut self.runs, same, limit)
     }
 
@@ -408,8 +321,8 @@ impl Locations {
     fn merge_to_file(&self, runs: &[Arc<Run>]) -> Result<Option<Arc<Run>>> {
         let memory = self.run_memory();
         let entries = runs.iter().map(|run| run.entries).sum();
-        let mut writer = RunWriter::file(&self.folder, memory / 2)?;
-        if !self.runs.is_empty() && Filter::size(entries) <= memory as u64 / 2 {
+        let mut writer = RunWriter::file(&self.folder, memory / 4)?;
+        if !self.runs.is_empty() && Filter::size(entries) <= memory as u64 / 4 * 3 {
             writer = writer.with_filter(entries);
         }
         merge_into(&mut writer, runs, self.same(), MERGE_BUFFER, |_| true)?;
@@ -523,18 +436,15 @@ fn tidy_memory(runs: &mut Vec<Arc<Run>>, same: Same, limit: usize) -> Result<()>
         let sizes: Vec<u64> = runs.iter().skip(files).map(|run| run.size()).collect();
         let Some(range) = pick(&sizes, limit as u64) else { return Ok(()) };
         let range = range.start + files..range.end + files;
-        let mut writer = RunWriter::memory();
+        let entries = runs.iter().skip(range.start).map(|run| run.entries).sum();
+        let mut writer = RunWriter::memory().with_filter(entries);
         merge_into(&mut writer, &runs[range.clone()], same, MERGE_BUFFER, |_| true)?;
         let merged = writer.finish()?.map(Arc::new);
         runs.splice(range, merged);
     }
 }
 
-fn check_ascending(keys: &[&[u8]]) -> Result<()> {
-    if keys.is_sorted_by(|a, b| a < b) { Ok(()) } else { Err(out_of_order()) }
-}
-
-fn out_of_order() -> Error {
+pub(super) fn out_of_order() -> Error {
     Error::failed("keys were handed to the location index out of order")
         .next("report this as a bug")
 }

@@ -125,8 +125,9 @@ impl Cursor {
 /// Several runs read as one sequence by key; equal keys by location or by age.
 pub(super) struct Merge {
     cursors: Vec<Cursor>,
-    /// A binary heap of places in `cursors`, smallest entry first.
-    heap: Vec<u32>,
+    /// A binary heap, smallest entry first: the first bytes of a cursor's key, which mostly
+    /// decide, and its place in `cursors`.
+    heap: Vec<(u128, u32)>,
     same: Same,
     units: u32,
     started: bool,
@@ -140,7 +141,7 @@ impl Merge {
         for run in runs {
             cursors.extend(Cursor::open(run.clone(), units)?);
         }
-        let heap = (0..cursors.len() as u32).collect();
+        let heap = cursors.iter().zip(0..).map(|(cursor, i)| (leading(cursor.key()), i)).collect();
         let mut merge = Merge { cursors, heap, same, units, started: false };
         for place in (0..merge.heap.len() / 2).rev() {
             merge.sift_down(place);
@@ -151,7 +152,14 @@ impl Merge {
     /// Whether the entry at heap place `a` comes before the one at `b`.
     #[inline]
     fn before(&self, a: usize, b: usize) -> bool {
-        let (Some(&a), Some(&b)) = (self.heap.get(a), self.heap.get(b)) else { return false };
+        match (self.heap.get(a), self.heap.get(b)) {
+            (Some(a), Some(b)) if a.0 == b.0 => self.before_by_key(a.1, b.1),
+            (Some(a), Some(b)) => a.0 < b.0,
+            _ => false,
+        }
+    }
+
+    fn before_by_key(&self, a: u32, b: u32) -> bool {
         let (Some(x), Some(y)) = (self.cursors.get(a as usize), self.cursors.get(b as usize))
         else {
             return false;
@@ -185,20 +193,32 @@ impl Merge {
     #[inline]
     pub fn next(&mut self) -> Result<Option<(&[u8], Location)>> {
         if self.started {
-            let Some(&top) = self.heap.first() else { return Ok(None) };
-            let Some(cursor) = self.cursors.get_mut(top as usize) else { return Ok(None) };
-            if !cursor.advance(self.units)? {
-                let last = self.heap.pop();
-                if let (Some(first), Some(last)) = (self.heap.first_mut(), last) {
-                    *first = last;
-                }
+            let Some((first, top)) = self.heap.first_mut() else { return Ok(None) };
+            let Some(cursor) = self.cursors.get_mut(*top as usize) else { return Ok(None) };
+            if cursor.advance(self.units)? {
+                *first = leading(cursor.key());
+            } else {
+                self.heap.swap_remove(0);
             }
             self.sift_down(0);
         }
         self.started = true;
-        let top = self.heap.first().and_then(|&top| self.cursors.get(top as usize));
+        let top = self.heap.first().and_then(|&(_, top)| self.cursors.get(top as usize));
         Ok(top.map(|cursor| (cursor.key(), cursor.location())))
     }
+}
+
+/// The first sixteen bytes as a number that sorts as they do.
+#[inline]
+fn leading(key: &[u8]) -> u128 {
+    if let Some(bytes) = key.first_chunk::<16>() {
+        return u128::from_be_bytes(*bytes);
+    }
+    let mut bytes = [0; 16];
+    for (to, from) in bytes.iter_mut().zip(key) {
+        *to = *from;
+    }
+    u128::from_be_bytes(bytes)
 }
 
 /// Merges `runs` (oldest first) into `writer`. Entries whose location `is_live` denies are left

@@ -32,6 +32,7 @@ mod fences;
 mod filter;
 mod folder;
 mod index;
+mod lookup;
 mod merge;
 mod page;
 mod run;

@@ -154,11 +154,11 @@ impl Run {
         if xxh3_64(&section) != footer.fences_sum {
             return None;
         }
-        let fences = Fences::decode(&section, memory / 2)?;
+        let fences = Fences::decode(&section, memory / 4)?;
         drop(section);
         let mut filter = None;
         // A filter that does not fit in memory is not used: it only saves reads.
-        if footer.filter > 0 && footer.filter <= memory as u64 / 2 {
+        if footer.filter > 0 && footer.filter <= memory as u64 / 4 * 3 {
             let section = read(filter_start, footer.filter)?;
             if xxh3_64(&section) != footer.filter_sum {
                 return None;

@@ -76,9 +76,9 @@ impl MergePlan {
     /// The local disk can't be written, or a run is damaged.
     pub fn run(self, is_live: impl Fn(Location) -> bool) -> Result<MergedRun> {
         let entries = self.runs.iter().map(|run| run.entries).sum();
-        let mut writer = RunWriter::file(&self.folder, self.memory / 2)?;
+        let mut writer = RunWriter::file(&self.folder, self.memory / 4)?;
         // Every look-up ends in the oldest run: a filter would tell it little.
-        if !self.oldest && Filter::size(entries) <= self.memory as u64 / 2 {
+        if !self.oldest && Filter::size(entries) <= self.memory as u64 / 4 * 3 {
             writer = writer.with_filter(entries);
         }
         let same = if self.multi { Same::EachLocation } else { Same::Newest };

@@ -23,6 +23,7 @@ pub mod locations;
 mod log;
 mod log_checkpoint;
 pub mod read;
+mod remote;
 pub mod schema;
 pub mod stats;
 pub mod store;

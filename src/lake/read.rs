@@ -19,15 +19,14 @@ use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
     ParquetRecordBatchReaderBuilder, RowSelection, RowSelector,
 };
-use parquet::arrow::async_reader::{
-    ParquetObjectReader, ParquetRecordBatchStream, ParquetRecordBatchStreamBuilder,
-};
+use parquet::arrow::async_reader::{ParquetRecordBatchStream, ParquetRecordBatchStreamBuilder};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::PageIndexPolicy;
 use roaring::RoaringBitmap;
 use tokio::runtime::Handle;
 
 use super::digest::RowDigest;
+use super::remote::RemoteFile;
 use super::store::Lake;
 use crate::error::{Error, Result};
 
@@ -55,7 +54,7 @@ struct Source {
 
 enum Place {
     Local(PathBuf),
-    Remote(ParquetObjectReader),
+    Remote(RemoteFile),
 }
 
 impl Source {
@@ -63,9 +62,7 @@ impl Source {
         let path = format!("{folder}/{path}");
         let place = match lake.local_path() {
             Some(folder) => Place::Local(folder.join(&path)),
-            None => {
-                Place::Remote(ParquetObjectReader::new(lake.store(), Path::from(path.as_str())))
-            }
+            None => Place::Remote(RemoteFile::new(lake.store(), Path::from(path.as_str()))),
         };
         Source { path, columns: columns.clone(), place }
     }
@@ -96,7 +93,7 @@ impl Source {
     async fn footer_remote(
         &self,
         lake: &Lake,
-        reader: &mut ParquetObjectReader,
+        reader: &mut RemoteFile,
     ) -> Result<ArrowReaderMetadata> {
         if let Some(footer) = lake.footer(&self.path) {
             return Ok(footer);
@@ -128,9 +125,9 @@ impl Source {
     async fn open_remote(
         &self,
         lake: &Lake,
-        reader: &ParquetObjectReader,
+        reader: &RemoteFile,
         rows: Option<&[u32]>,
-    ) -> Result<ParquetRecordBatchStream<ParquetObjectReader>> {
+    ) -> Result<ParquetRecordBatchStream<RemoteFile>> {
         let mut reader = reader.clone();
         let footer = self.footer_remote(lake, &mut reader).await?;
         let mut builder =
@@ -242,7 +239,7 @@ pub async fn read_rows(
 /// The file can't be read.
 pub async fn count_rows(lake: &Lake, folder: &str, path: &str) -> Result<u64> {
     let source = Source::new(lake, folder, path, &Arc::new(arrow::datatypes::Schema::empty()));
-    let mut reader = ParquetObjectReader::new(lake.store(), Path::from(source.path.as_str()));
+    let mut reader = RemoteFile::new(lake.store(), Path::from(source.path.as_str()));
     let footer = source.footer_remote(lake, &mut reader).await?;
     Ok(footer.metadata().file_metadata().num_rows().max(0) as u64)
 }
@@ -287,7 +284,7 @@ pub struct Scan {
 
 enum Batches {
     Local(ParquetRecordBatchReader),
-    Remote(Box<ParquetRecordBatchStream<ParquetObjectReader>>, Handle),
+    Remote(Box<ParquetRecordBatchStream<RemoteFile>>, Handle),
 }
 
 /// Scans a data file; rows in `mask` are marked as not live. Blocking.

@@ -1,5 +1,41 @@
 //! Speaks Delta: commits, files, deletion vectors, locations, ledger.
 //!
-//! Knows nothing of PostgreSQL's protocol.
+//! Knows nothing of PostgreSQL's protocol. Carries these guarantees: data, checkpoint and tag are
+//! one commit; a commit is a compare-and-swap whose outcome is read from the log, never assumed;
+//! what is acknowledged is durable; what other programs did to a table is recognised, and followed
+//! only where the rows stayed the same.
+//!
+//! ```text
+//!   files, stats, dv ──► table, ledger ──► log ──► judge      (what lies there decides; pure)
+//!        read, digest        history        └───► store, durable
+//! ```
 
+pub mod actions;
+pub mod checkpoint;
+pub mod digest;
+pub mod durable;
+pub mod dv;
+pub mod files;
+pub mod history;
+pub mod judge;
+pub mod ledger;
 pub mod locations;
+mod log;
+mod log_checkpoint;
+pub mod read;
+mod remote;
+pub mod schema;
+pub mod stats;
+pub mod store;
+pub mod table;
+#[cfg(test)]
+mod tests;
+
+pub use checkpoint::{Checkpoint, SourceIdentity, SourceTable, Tag, VersionKind};
+pub use digest::RowDigest;
+pub use files::{DataFileWriter, FileNo, FileOptions, NewFile};
+pub use history::{VersionInfo, versions};
+pub use ledger::{Event, Fence, Ledger, Phase, PipelineState, TableEntry};
+pub use read::{ScanBatch, digest_file, read_rows, scan_file};
+pub use store::Lake;
+pub use table::{Change, CommitOutcome, LakeTable, LiveFile};

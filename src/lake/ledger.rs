@@ -1,0 +1,515 @@
+//! The pipeline's own memory: a Delta table under `_tidegate/ledger`.
+//!
+//! Its domains hold the state of the pipeline, the last fence and who writes; its rows are events:
+//! finished chunks, published tables, pins. A run that owns the pipeline claims it with a fresh
+//! epoch, and every commit of an owner carries that epoch. So a run that was thought dead finds a
+//! foreign epoch at its next commit and ends as fenced. Programs that don't own the pipeline can
+//! add events only.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray,
+};
+use arrow::datatypes::{
+    DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit, TimestampMicrosecondType,
+};
+use chrono::{DateTime, SecondsFormat, Utc};
+use deltalake::kernel::EagerSnapshot;
+use futures::TryStreamExt;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::runtime::Handle;
+use uuid::Uuid;
+
+use super::actions::{Action, Add, CommitInfo, Domain, Protocol};
+use super::checkpoint::SourceIdentity;
+use super::files::{DataFileWriter, FileNo, FileOptions, NewFile, file_no_of};
+use super::log::{Draft, Put, Rules, TableLog, delta_error};
+use super::log_checkpoint;
+use super::read::read_rows;
+use super::store::Lake;
+use super::table::new_metadata;
+use crate::error::{Error, Result};
+use crate::position::Lsn;
+
+/// Folder of the ledger in the lake.
+pub const FOLDER: &str = "_tidegate/ledger";
+/// The domain of the [`PipelineState`].
+pub const PIPELINE_DOMAIN: &str = "tidegate.pipeline";
+/// The domain of the [`Fence`].
+pub const FENCE_DOMAIN: &str = "tidegate.fence";
+/// The domain that names the owner.
+pub const WRITER_DOMAIN: &str = "tidegate.writer";
+
+const RULES: Rules = Rules {
+    domains: &[PIPELINE_DOMAIN, FENCE_DOMAIN, WRITER_DOMAIN],
+    shared: true,
+    before: "lake.ledger.before",
+    after: "lake.ledger.after",
+};
+
+/// Redoings above what others added, before giving up.
+const REDOINGS: u32 = 20;
+
+/// Where a pipeline stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Copies chunks.
+    Snapshot,
+    /// Publishes tables and drains to the fence.
+    Publish,
+    /// Follows.
+    Live,
+    /// Gave up; a new generation is needed.
+    Failed,
+}
+
+/// One table of the pipeline.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TableEntry {
+    /// Schema name at the source.
+    pub schema: String,
+    /// Table name at the source.
+    pub name: String,
+    /// Folder in the lake.
+    pub folder: String,
+    /// `pg_class.oid`.
+    pub oid: u32,
+    /// Digest of columns, types and key.
+    pub fingerprint: String,
+    /// Where the table stands.
+    pub phase: String,
+}
+
+/// The state of a pipeline, in the domain `tidegate.pipeline` of its ledger.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PipelineState {
+    /// Format of this object; 1.
+    pub format: u32,
+    /// Name of the pipeline.
+    pub pipeline: String,
+    /// The source.
+    pub source: SourceIdentity,
+    /// Goes up whenever continuity is given up.
+    pub generation: u64,
+    /// Where the pipeline stands.
+    pub phase: Phase,
+    /// The snapshot run in progress, or the last one.
+    pub run: String,
+    /// The boundary's position, once there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<Lsn>,
+    /// The tables.
+    pub tables: Vec<TableEntry>,
+    /// Whether Tidegate made the publication, and may drop it.
+    pub created_publication: bool,
+    /// Whether Tidegate made the slot, and may drop it.
+    pub created_slot: bool,
+    /// Digest of the options that decide what rows look like in the lake.
+    pub options: String,
+}
+
+/// A position all tables have reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Fence {
+    /// The position.
+    pub lsn: Lsn,
+    /// When it was reached, RFC 3339.
+    pub at: String,
+    /// The generation it belongs to.
+    pub generation: u64,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// When, microseconds since 1970.
+    pub at_us: i64,
+    /// The run it belongs to.
+    pub run: String,
+    /// What: `chunk`, `published`, `pin`, …
+    pub kind: String,
+    /// The table, `schema.name`; empty if it concerns none.
+    pub table: String,
+    /// Number of the chunk.
+    pub chunk: Option<i64>,
+    /// The position it was copied at.
+    pub base: Option<Lsn>,
+    /// Rows.
+    pub rows: Option<i64>,
+    /// Bytes.
+    pub bytes: Option<i64>,
+    /// The rest.
+    pub detail: Value,
+}
+
+impl Event {
+    /// An event of now, without numbers.
+    pub fn now(run: &str, kind: &str, table: &str, detail: Value) -> Self {
+        Event {
+            at_us: Utc::now().timestamp_micros(),
+            run: run.to_owned(),
+            kind: kind.to_owned(),
+            table: table.to_owned(),
+            chunk: None,
+            base: None,
+            rows: None,
+            bytes: None,
+            detail,
+        }
+    }
+}
+
+/// The ledger of a lake.
+pub struct Ledger {
+    log: TableLog,
+    state: PipelineState,
+    fence: Option<Fence>,
+    /// Set once this run owns the pipeline.
+    epoch: Option<String>,
+    files: Vec<String>,
+    next_file_no: FileNo,
+    log_checkpoint: log_checkpoint::Background,
+}
+
+impl Ledger {
+    /// Opens the ledger for reading and notes; `None` if there is none.
+    ///
+    /// # Errors
+    /// It can't be read, or is of another program's making.
+    pub async fn open(lake: &Lake) -> Result<Option<Ledger>> {
+        let Some((log, snapshot)) = TableLog::load(lake, FOLDER).await? else { return Ok(None) };
+        Ok(Some(Self::from_snapshot(log, &snapshot, None).await?))
+    }
+
+    async fn from_snapshot(
+        log: TableLog,
+        snapshot: &EagerSnapshot,
+        epoch: Option<String>,
+    ) -> Result<Ledger> {
+        let wrong = |what: &str| {
+            Error::failed(format!("the ledger {FOLDER} {what}"))
+                .next("move it away, or choose another lake")
+        };
+        let text = log
+            .domain(snapshot, PIPELINE_DOMAIN)
+            .await?
+            .ok_or_else(|| wrong("is not one of Tidegate"))?;
+        let state = serde_json::from_str(&text)
+            .map_err(|e| wrong("holds a state that can't be read").because(e))?;
+        let fence = log.domain(snapshot, FENCE_DOMAIN).await?;
+        let fence = fence.map(|text| serde_json::from_str(&text)).transpose();
+        let fence = fence.map_err(|e| wrong("holds a fence that can't be read").because(e))?;
+        let views: Vec<_> = snapshot
+            .file_views(log.store.as_ref(), None)
+            .try_collect()
+            .await
+            .map_err(|e| delta_error("reading the ledger's files".into(), e))?;
+        let mut files: Vec<String> = views.iter().map(|v| v.path().into_owned()).collect();
+        files.sort();
+        let next_file_no =
+            files.iter().filter_map(|p| file_no_of(p)).max().map_or(0, |n| n.saturating_add(1));
+        Ok(Ledger {
+            log,
+            state,
+            fence,
+            epoch,
+            files,
+            next_file_no,
+            log_checkpoint: Default::default(),
+        })
+    }
+
+    /// Creates the ledger, owned by this run. Of two at once one gets an error.
+    ///
+    /// # Errors
+    /// There is one already; the store fails.
+    pub async fn create(lake: &Lake, state: PipelineState) -> Result<Ledger> {
+        let schema = event_schema();
+        let metadata = new_metadata(&schema, &BTreeMap::new(), Some("tidegate ledger".into()))?;
+        let protocol = Protocol::ours(false);
+        let epoch = Uuid::new_v4().to_string();
+        let actions = vec![
+            Action::Protocol(protocol.clone()),
+            Action::MetaData(Box::new(metadata.clone())),
+            domain(WRITER_DOMAIN, &writer(&epoch))?,
+            domain(PIPELINE_DOMAIN, &state)?,
+        ];
+        let draft =
+            Draft { operation: Uuid::new_v4().to_string(), info: info("CREATE TABLE"), actions };
+        let log = TableLog::create(lake, FOLDER, metadata, protocol, &draft, RULES).await?;
+        Ok(Ledger {
+            log,
+            state,
+            fence: None,
+            epoch: Some(epoch),
+            files: Vec::new(),
+            next_file_no: 0,
+            log_checkpoint: Default::default(),
+        })
+    }
+
+    /// Takes the pipeline over: whoever owned it is fenced from now on.
+    ///
+    /// # Errors
+    /// Another run claimed it in the same moment; the store fails.
+    pub async fn claim(&mut self) -> Result<()> {
+        let epoch = Uuid::new_v4().to_string();
+        let actions = vec![domain(WRITER_DOMAIN, &writer(&epoch))?];
+        self.put(actions, None, "CLAIM").await?;
+        self.epoch = Some(epoch);
+        Ok(())
+    }
+
+    /// The state of the pipeline.
+    pub fn state(&self) -> &PipelineState {
+        &self.state
+    }
+
+    /// The last fence.
+    pub fn fence(&self) -> Option<&Fence> {
+        self.fence.as_ref()
+    }
+
+    /// The ledger's version.
+    pub fn version(&self) -> u64 {
+        self.log.version
+    }
+
+    /// Sets the state, with events, in one commit.
+    ///
+    /// # Errors
+    /// Fenced if another run took over; failed if this run does not own the pipeline.
+    pub async fn set_state(&mut self, state: PipelineState, events: &[Event]) -> Result<()> {
+        let mut actions = self.owned()?;
+        actions.push(domain(PIPELINE_DOMAIN, &state)?);
+        let file = self.write_events(events).await?;
+        self.put(actions, file, "SET STATE").await?;
+        self.state = state;
+        Ok(())
+    }
+
+    /// Adds events. Needs no ownership; with it, checks it.
+    ///
+    /// # Errors
+    /// Fenced if this run owned the pipeline and another took over.
+    pub async fn append_events(&mut self, events: &[Event]) -> Result<()> {
+        let file = self.write_events(events).await?;
+        if file.is_none() {
+            return Ok(());
+        }
+        let actions = if self.epoch.is_some() { self.owned()? } else { Vec::new() };
+        self.put(actions, file, "WRITE").await
+    }
+
+    /// Records that all tables have reached a position. Small: no file is written.
+    ///
+    /// # Errors
+    /// Fenced if another run took over; failed if the fence would go back or isn't ours to set.
+    pub async fn commit_fence(&mut self, lsn: Lsn, at: DateTime<Utc>) -> Result<()> {
+        let generation = self.state.generation;
+        if let Some(last) =
+            self.fence.as_ref().filter(|f| f.generation == generation && f.lsn > lsn)
+        {
+            return Err(Error::failed(format!(
+                "the fence would go back from {} to {lsn}",
+                last.lsn
+            ))
+            .next("this is a defect; report it"));
+        }
+        let fence = Fence { lsn, at: at.to_rfc3339_opts(SecondsFormat::Micros, true), generation };
+        let mut actions = self.owned()?;
+        actions.push(domain(FENCE_DOMAIN, &fence)?);
+        self.put(actions, None, "FENCE").await?;
+        self.fence = Some(fence);
+        Ok(())
+    }
+
+    /// Events, oldest first, of one run and kind where given.
+    ///
+    /// # Errors
+    /// A file of the ledger can't be read.
+    pub async fn read_events(&self, run: Option<&str>, kind: Option<&str>) -> Result<Vec<Event>> {
+        let mut events = Vec::new();
+        for path in &self.files {
+            let batch = read_rows(&self.log.lake, FOLDER, path, &event_schema(), None).await?;
+            events.extend(from_batch(&batch)?);
+        }
+        events.retain(|e| {
+            run.is_none_or(|run| e.run == run) && kind.is_none_or(|kind| e.kind == kind)
+        });
+        events.sort_by_key(|e| e.at_us);
+        Ok(events)
+    }
+
+    /// Waits for a log checkpoint that is being written beside the commits.
+    pub async fn settle(&mut self) {
+        self.log_checkpoint.settle().await;
+    }
+
+    /// The action every commit of the owner carries.
+    fn owned(&self) -> Result<Vec<Action>> {
+        let Some(epoch) = &self.epoch else {
+            return Err(Error::failed("this run does not own the pipeline")
+                .next("this is a defect: claim the ledger first"));
+        };
+        Ok(vec![domain(WRITER_DOMAIN, &writer(epoch))?])
+    }
+
+    async fn put(
+        &mut self,
+        mut actions: Vec<Action>,
+        file: Option<NewFile>,
+        operation: &str,
+    ) -> Result<()> {
+        if let Some(file) = &file {
+            actions.push(Action::Add(Box::new(Add {
+                path: file.path.clone(),
+                partition_values: BTreeMap::new(),
+                size: file.size as i64,
+                modification_time: Utc::now().timestamp_millis(),
+                data_change: true,
+                stats: Some(file.stats.clone()),
+                deletion_vector: None,
+            })));
+        }
+        let draft = Draft { operation: Uuid::new_v4().to_string(), info: info(operation), actions };
+        for _ in 0..REDOINGS {
+            if let Put::Done(_) = self.log.put(&draft, RULES).await? {
+                self.files.extend(file.map(|f| f.path));
+                self.log_checkpoint.after_commit(&self.log, self.files.len());
+                return Ok(());
+            }
+            self.reload().await?;
+        }
+        Err(Error::transient(format!(
+            "the ledger could not be written: others wrote it {REDOINGS} times in between"
+        )))
+    }
+
+    /// Reads what others added; every commit of theirs has just been judged to be harmless.
+    async fn reload(&mut self) -> Result<()> {
+        let seen = self.log.version;
+        let lost = || {
+            Error::failed("the ledger is gone").next("restore it, or start anew in another lake")
+        };
+        let (log, snapshot) = TableLog::load(&self.log.lake, FOLDER).await?.ok_or_else(lost)?;
+        // A commit may have come since the look; only against the old state can it be judged.
+        let judged = TableLog { version: log.version, ..self.log.clone() };
+        judged.judge_since(seen, RULES).await?;
+        let fresh = Self::from_snapshot(log, &snapshot, self.epoch.take()).await?;
+        let next_file_no = self.next_file_no.max(fresh.next_file_no);
+        *self = Ledger { next_file_no, ..fresh };
+        Ok(())
+    }
+
+    async fn write_events(&mut self, events: &[Event]) -> Result<Option<NewFile>> {
+        if events.is_empty() {
+            return Ok(None);
+        }
+        let batch = to_batch(events)?;
+        let number = self.next_file_no;
+        self.next_file_no += 1;
+        let (lake, runtime) = (self.log.lake.clone(), Handle::current());
+        let options = FileOptions {
+            stats_columns: vec!["at".into(), "run".into(), "kind".into()],
+            ..Default::default()
+        };
+        let task = tokio::task::spawn_blocking(move || {
+            let mut writer =
+                DataFileWriter::create(&lake, &runtime, FOLDER, number, batch.schema(), &options)?;
+            writer.write(&batch)?;
+            writer.finish()
+        });
+        task.await.map_err(|e| Error::failed("a write was cancelled").because(e))?.map(Some)
+    }
+}
+
+fn info(operation: &str) -> CommitInfo {
+    CommitInfo { operation: operation.to_owned(), ..Default::default() }
+}
+
+fn writer(epoch: &str) -> Value {
+    serde_json::json!({ "epoch": epoch })
+}
+
+fn domain(name: &str, value: &impl Serialize) -> Result<Action> {
+    let configuration = serde_json::to_string(value)
+        .map_err(|e| Error::failed("the ledger's state can't be written").because(e))?;
+    Ok(Action::DomainMetadata(Domain { domain: name.to_owned(), configuration, removed: false }))
+}
+
+fn event_schema() -> SchemaRef {
+    let text = |name: &str| Field::new(name, DataType::Utf8, false);
+    let number = |name: &str| Field::new(name, DataType::Int64, true);
+    Arc::new(Schema::new(vec![
+        Field::new("at", DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())), false),
+        text("run"),
+        text("kind"),
+        text("table"),
+        number("chunk"),
+        number("base"),
+        number("rows"),
+        number("bytes"),
+        text("detail"),
+    ]))
+}
+
+fn to_batch(events: &[Event]) -> Result<RecordBatch> {
+    let texts = |of: fn(&Event) -> &str| {
+        Arc::new(StringArray::from_iter_values(events.iter().map(of))) as ArrayRef
+    };
+    let numbers = |of: fn(&Event) -> Option<i64>| {
+        Arc::new(Int64Array::from_iter(events.iter().map(of))) as ArrayRef
+    };
+    let at = TimestampMicrosecondArray::from_iter_values(events.iter().map(|e| e.at_us))
+        .with_timezone("UTC");
+    let detail = StringArray::from_iter_values(events.iter().map(|e| e.detail.to_string()));
+    let columns = vec![
+        Arc::new(at) as ArrayRef,
+        texts(|e| &e.run),
+        texts(|e| &e.kind),
+        texts(|e| &e.table),
+        numbers(|e| e.chunk),
+        numbers(|e| e.base.map(Lsn::as_i64)),
+        numbers(|e| e.rows),
+        numbers(|e| e.bytes),
+        Arc::new(detail),
+    ];
+    RecordBatch::try_new(event_schema(), columns)
+        .map_err(|e| Error::failed("events can't be written").because(e))
+}
+
+/// Of a batch of exactly [`event_schema`], as [`read_rows`] makes it.
+fn from_batch(batch: &RecordBatch) -> Result<Vec<Event>> {
+    let at = batch.column(0).as_primitive::<TimestampMicrosecondType>();
+    let text =
+        |column: usize, row: usize| batch.column(column).as_string::<i32>().value(row).to_owned();
+    let number = |column: usize, row: usize| {
+        let column = batch.column(column).as_primitive::<Int64Type>();
+        column.is_valid(row).then(|| column.value(row))
+    };
+    let event = |row: usize| {
+        let detail = text(8, row);
+        let detail = serde_json::from_str(&detail).map_err(|e| {
+            Error::failed(format!("the ledger holds an event whose detail is no JSON: {detail}"))
+                .because(e)
+        })?;
+        Ok(Event {
+            at_us: at.value(row),
+            run: text(1, row),
+            kind: text(2, row),
+            table: text(3, row),
+            chunk: number(4, row),
+            base: number(5, row).map(|v| Lsn::new(v.max(0) as u64)),
+            rows: number(6, row),
+            bytes: number(7, row),
+            detail,
+        })
+    };
+    (0..batch.num_rows()).map(event).collect()
+}

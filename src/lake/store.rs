@@ -1,0 +1,388 @@
+//! The lake: a folder or bucket, how tables are named in it, and what an answered write promises.
+//!
+//! Every store must refuse to create an object that exists: commits are compare-and-swap by that.
+//! [`Lake::check_writable`] proves it before anything depends on it.
+
+use std::path::{Path as FsPath, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use deltalake::logstore::{LogStoreRef, StorageConfig, default_logstore};
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::path::Path;
+use object_store::prefix::PrefixStore;
+use object_store::{Error as StoreError, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use parquet::arrow::arrow_reader::ArrowReaderMetadata;
+use url::Url;
+use uuid::Uuid;
+
+use super::durable::{self, DurableFileSystem};
+use crate::error::{Error, Kind, Result};
+
+/// Parquet footers kept, with their page indexes: looking up rows reads the same files again.
+const FOOTERS_KEPT: usize = 64;
+
+/// A lake: an object store and the place in it. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Lake {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    url: Url,
+    root: Arc<dyn ObjectStore>,
+    store: Arc<dyn ObjectStore>,
+    prefix: Path,
+    local: Option<PathBuf>,
+    footers: Mutex<Vec<(String, ArrowReaderMetadata)>>,
+}
+
+impl Lake {
+    /// Opens a lake at a folder or at a URL: `file:`, `s3:`, `gs:`, `az:`, `abfs(s):`.
+    ///
+    /// A local folder is created. Credentials of cloud stores come from the environment as their
+    /// own tools read them (`AWS_*`, `GOOGLE_*`, `AZURE_*`). No connection is made.
+    ///
+    /// # Errors
+    /// Unknown scheme, a folder that can't be created, incomplete credentials.
+    pub fn open(location: &str) -> Result<Lake> {
+        let location = location.trim();
+        if location.is_empty() {
+            return Err(Error::config("the lake's location is empty")
+                .next("give a folder or a URL such as s3://bucket/lake"));
+        }
+        // One letter before the colon would be a drive; no scheme of ours is that short.
+        match location.split_once("://") {
+            None => Self::open_folder(FsPath::new(location)),
+            Some(_) => {
+                let url = Url::parse(location)
+                    .map_err(|e| Error::config(format!("{location:?} is not a URL")).because(e))?;
+                match url.scheme() {
+                    "file" => {
+                        let path = url.to_file_path().map_err(|()| {
+                            Error::config(format!("{location:?} names no local folder"))
+                        })?;
+                        Self::open_folder(&path)
+                    }
+                    scheme => Self::open_cloud(scheme, &url),
+                }
+            }
+        }
+    }
+
+    fn open_folder(path: &FsPath) -> Result<Lake> {
+        let wrong = |e: std::io::Error| {
+            Error::config(format!("the lake's folder {} can't be used", path.display()))
+                .because(e)
+                .next("create it, or give the user that runs tidegate the right to")
+        };
+        let absolute = std::path::absolute(path).map_err(wrong)?;
+        durable::create_folder(&absolute).map_err(wrong)?;
+        let absolute = absolute.canonicalize().map_err(wrong)?;
+        let url = Url::from_directory_path(&absolute).map_err(|()| {
+            Error::config(format!("the lake's folder {} has no URL", absolute.display()))
+        })?;
+        Self::with_store(&url, Arc::new(DurableFileSystem::new()))
+    }
+
+    fn open_cloud(scheme: &str, url: &Url) -> Result<Lake> {
+        let wrong = |e: StoreError| {
+            Error::config(format!("the lake {url} can't be opened"))
+                .because(e)
+                .next("set the store's credentials in the environment")
+        };
+        let root: Arc<dyn ObjectStore> = match scheme {
+            "s3" | "s3a" => {
+                Arc::new(AmazonS3Builder::from_env().with_url(url.as_str()).build().map_err(wrong)?)
+            }
+            "gs" => Arc::new(
+                GoogleCloudStorageBuilder::from_env()
+                    .with_url(url.as_str())
+                    .build()
+                    .map_err(wrong)?,
+            ),
+            "az" | "azure" | "abfs" | "abfss" | "adl" => Arc::new(
+                MicrosoftAzureBuilder::from_env().with_url(url.as_str()).build().map_err(wrong)?,
+            ),
+            other => {
+                return Err(Error::config(format!("a lake can't be at {other}://"))
+                    .next("use a folder, file://, s3://, gs:// or az://"));
+            }
+        };
+        Self::with_store(url, root)
+    }
+
+    /// A lake at `url` over a store of yours, rooted at the bucket or at `/`. For decorated stores.
+    ///
+    /// # Errors
+    /// The URL's path is not one of the store.
+    pub fn with_store(url: &Url, root: Arc<dyn ObjectStore>) -> Result<Lake> {
+        let mut url = url.clone();
+        url.set_query(None);
+        url.set_fragment(None);
+        if !url.path().ends_with('/') {
+            let path = format!("{}/", url.path());
+            url.set_path(&path);
+        }
+        let prefix = Path::from_url_path(url.path()).map_err(|e| {
+            Error::config(format!("{url} is not a place in an object store")).because(e)
+        })?;
+        let local = if url.scheme() == "file" { url.to_file_path().ok() } else { None };
+        let store = Arc::new(PrefixStore::new(root.clone(), prefix.clone()));
+        Ok(Lake {
+            inner: Arc::new(Inner { url, root, store, prefix, local, footers: Mutex::default() }),
+        })
+    }
+
+    /// The lake's URL, with a slash at its end.
+    pub fn url(&self) -> &Url {
+        &self.inner.url
+    }
+
+    /// The lake's folder, if it is on a local disk.
+    pub fn local_path(&self) -> Option<&FsPath> {
+        self.inner.local.as_deref()
+    }
+
+    /// The object store, rooted at the lake.
+    pub fn store(&self) -> Arc<dyn ObjectStore> {
+        self.inner.store.clone()
+    }
+
+    /// The URL of a table's folder.
+    ///
+    /// # Errors
+    /// The folder is no relative path.
+    pub fn table_url(&self, folder: &str) -> Result<Url> {
+        self.inner
+            .url
+            .join(&format!("{folder}/"))
+            .map_err(|e| Error::failed(format!("{folder:?} is no folder of the lake")).because(e))
+    }
+
+    /// The Delta log of a table: deltalake's, over this lake's store.
+    pub(super) fn log_store(&self, folder: &str) -> Result<LogStoreRef> {
+        let url = self.table_url(folder)?;
+        let table: Path = self.inner.prefix.parts().chain(Path::from(folder).parts()).collect();
+        let prefixed = Arc::new(PrefixStore::new(self.inner.root.clone(), table));
+        Ok(default_logstore(prefixed, self.inner.root.clone(), &url, &StorageConfig::default()))
+    }
+
+    /// The folder of a source table: `<schema>/<table>`, of letters, digits, `_` and `-` only.
+    ///
+    /// Other characters become `~` and the hexadecimal digits of each byte: readers disagree about
+    /// names that need URL escaping. A name that would start with `_` or be empty is escaped too,
+    /// as readers skip such folders. Reversible by [`Lake::table_name`].
+    pub fn table_folder(schema: &str, table: &str) -> String {
+        format!("{}/{}", escape(schema), escape(table))
+    }
+
+    /// The schema and table of a folder made by [`Lake::table_folder`].
+    pub fn table_name(folder: &str) -> Option<(String, String)> {
+        let (schema, table) = folder.split_once('/')?;
+        Some((unescape(schema)?, unescape(table)?))
+    }
+
+    /// Stores an object; when it returns the object is durable.
+    ///
+    /// # Errors
+    /// Transient where trying again can help.
+    pub async fn put(&self, path: &str, bytes: Bytes) -> Result<()> {
+        let at = Path::from(path);
+        self.inner
+            .store
+            .put(&at, bytes.into())
+            .await
+            .map_err(|e| store_error(format!("writing {path}"), e))?;
+        Ok(())
+    }
+
+    /// Reads an object; `None` if there is none.
+    ///
+    /// # Errors
+    /// Transient where trying again can help.
+    pub async fn get(&self, path: &str) -> Result<Option<Bytes>> {
+        let reading = |e| store_error(format!("reading {path}"), e);
+        match self.inner.store.get(&Path::from(path)).await {
+            Ok(found) => Ok(Some(found.bytes().await.map_err(reading)?)),
+            Err(StoreError::NotFound { .. }) => Ok(None),
+            Err(e) => Err(reading(e)),
+        }
+    }
+
+    /// Makes a local file and its name durable, when others wrote it. Nothing to do elsewhere.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub async fn sync(&self, path: &str) -> Result<()> {
+        let Some(file) = self.inner.local.as_ref().map(|folder| folder.join(path)) else {
+            return Ok(());
+        };
+        let answer = tokio::task::spawn_blocking(move || durable::sync_file(&file)).await;
+        answer
+            .map_err(|e| Error::failed("a write was cancelled").because(e))?
+            .map_err(|e| Error::failed(format!("{path} can't be made durable")).because(e))
+    }
+
+    /// Proves that the lake can be written, read and deleted, and that creating an object twice is
+    /// refused: without that two writers could both commit the same version.
+    ///
+    /// # Errors
+    /// [`Kind::Check`], with what failed.
+    pub async fn check_writable(&self) -> Result<()> {
+        let name = format!("_tidegate/check-{}", Uuid::new_v4());
+        let at = Path::from(name.as_str());
+        let store = &self.inner.store;
+        let create = || PutOptions { mode: PutMode::Create, ..Default::default() };
+        let wrong = |what: &str, e: StoreError| {
+            Error::new(Kind::Check, format!("the lake {} can't be {what}", self.inner.url))
+                .because(e)
+                .next("check the address, the credentials and their rights")
+        };
+        store.put_opts(&at, "1".into(), create()).await.map_err(|e| wrong("written", e))?;
+        let second = store.put_opts(&at, "2".into(), create()).await;
+        let read = async { store.get(&at).await?.bytes().await }.await;
+        let deleted = store.delete(&at).await;
+        match second {
+            Err(StoreError::AlreadyExists { .. } | StoreError::Precondition { .. }) => {}
+            Ok(_) => {
+                return Err(Error::new(
+                    Kind::Check,
+                    format!(
+                        "the lake {} creates an object that exists instead of refusing",
+                        self.inner.url
+                    ),
+                )
+                .next("use a store with conditional writes (If-None-Match: *)"));
+            }
+            Err(e) => return Err(wrong("written create-only", e)),
+        }
+        if read.map_err(|e| wrong("read", e))? != "1" {
+            return Err(Error::new(
+                Kind::Check,
+                format!("the lake {} does not give back what was stored", self.inner.url),
+            )
+            .next("use a store with consistent reads"));
+        }
+        deleted.map_err(|e| wrong("cleaned: deleting", e))
+    }
+
+    pub(super) fn footer(&self, path: &str) -> Option<ArrowReaderMetadata> {
+        let mut footers = self.inner.footers.lock().ok()?;
+        let at = footers.iter().position(|(p, _)| p == path)?;
+        let found = footers.remove(at);
+        let footer = found.1.clone();
+        footers.push(found);
+        Some(footer)
+    }
+
+    pub(super) fn keep_footer(&self, path: String, footer: ArrowReaderMetadata) {
+        if let Ok(mut footers) = self.inner.footers.lock() {
+            if footers.len() >= FOOTERS_KEPT {
+                footers.remove(0);
+            }
+            footers.push((path, footer));
+        }
+    }
+}
+
+/// An error of the store, transient unless it is known to stay.
+pub(super) fn store_error(doing: impl Into<String>, error: StoreError) -> Error {
+    let lasting = matches!(
+        error,
+        StoreError::NotFound { .. }
+            | StoreError::InvalidPath { .. }
+            | StoreError::NotSupported { .. }
+            | StoreError::AlreadyExists { .. }
+            | StoreError::NotImplemented { .. }
+            | StoreError::PermissionDenied { .. }
+            | StoreError::Unauthenticated { .. }
+            | StoreError::UnknownConfigurationKey { .. }
+    );
+    Error::new(if lasting { Kind::Failed } else { Kind::Transient }, doing).because(error)
+}
+
+fn escape(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for (i, byte) in name.bytes().enumerate() {
+        let plain = byte.is_ascii_alphanumeric() || (i > 0 && matches!(byte, b'_' | b'-'));
+        if plain {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("~{byte:02x}"));
+        }
+    }
+    if out.is_empty() { "~".into() } else { out }
+}
+
+fn unescape(text: &str) -> Option<String> {
+    if text == "~" {
+        return Some(String::new());
+    }
+    let mut parts = text.split('~');
+    let mut out = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (hex, rest) = part.split_at_checked(2)?;
+        out.push(u8::from_str_radix(hex, 16).ok()?);
+        out.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8(out).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object_store::memory::InMemory;
+    use proptest::prelude::*;
+
+    #[test]
+    fn unknown_places_are_refused_in_words() {
+        for (place, word) in
+            [("ftp://host/lake", "ftp://"), ("", "empty"), ("s3:// bad", "s3:// bad")]
+        {
+            let error = Lake::open(place).unwrap_err();
+            assert_eq!(error.kind(), Kind::Config);
+            assert!(error.to_string().contains(word), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lake_whose_path_needs_escaping_can_be_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("a lake é%20#");
+        let lake = Lake::open(place.to_str().unwrap()).unwrap();
+        lake.check_writable().await.unwrap();
+        lake.put("x/y", Bytes::from_static(b"z")).await.unwrap();
+        assert_eq!(std::fs::read(place.join("x/y")).unwrap(), b"z");
+        assert_eq!(lake.get("x/y").await.unwrap().unwrap(), "z");
+        assert!(lake.get("x/none").await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_lake_in_memory_can_be_written() {
+        let lake =
+            Lake::with_store(&Url::parse("memory:///lake").unwrap(), Arc::new(InMemory::new()))
+                .unwrap();
+        lake.check_writable().await.unwrap();
+        assert!(lake.local_path().is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn folders_are_url_safe_and_reversible(schema in ".{0,12}", table in ".{0,12}") {
+            let folder = Lake::table_folder(&schema, &table);
+            prop_assert!(folder.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-~/".contains(&b)), "{}", folder);
+            prop_assert_eq!(Lake::table_name(&folder), Some((schema, table)));
+        }
+    }
+
+    #[test]
+    fn ordinary_names_stay_as_they_are() {
+        assert_eq!(Lake::table_folder("public", "order_items"), "public/order_items");
+        assert_eq!(Lake::table_folder("public", "Größe"), "public/Gr~c3~b6~c3~9fe");
+        assert_eq!(Lake::table_folder("_tidegate", "x"), "~5ftidegate/x");
+    }
+}

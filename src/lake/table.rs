@@ -1,0 +1,703 @@
+//! A Delta table of ours: its live files with their masks, and the commits that change them.
+//!
+//! The state is read once, at [`LakeTable::open`], and then follows our own commits. On opening,
+//! everything that could betray another writer is compared: the table's id, every commit since our
+//! last one, and the number of live rows, which no honest rewrite changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use arrow::datatypes::SchemaRef;
+use chrono::Utc;
+use deltalake::kernel::EagerSnapshot;
+use futures::{StreamExt, TryStreamExt, stream};
+use roaring::RoaringBitmap;
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use super::actions::{Action, Add, CommitInfo, Domain, Format, Metadata, Protocol, Remove, Txn};
+use super::checkpoint::{CHECKPOINT_DOMAIN, CHECKPOINT_FORMAT, Checkpoint, Tag, VersionKind};
+use super::dv::{self, Descriptor, Packer};
+use super::files::{FileNo, NewFile, file_no_of};
+use super::log::{Draft, Put, Rules, TableLog, convert, delta_error};
+use super::log_checkpoint;
+use super::read::count_rows;
+use super::store::Lake;
+use super::{schema, stats};
+use crate::error::{Error, Kind, Result};
+
+const RULES: Rules = Rules {
+    domains: &[CHECKPOINT_DOMAIN],
+    shared: false,
+    before: "lake.commit.before",
+    after: "lake.commit.after",
+};
+
+/// Vector files read at a time when a table is opened.
+const VECTORS_AT_A_TIME: usize = 8;
+
+/// A data file of the current version.
+#[derive(Clone, Debug)]
+pub struct LiveFile {
+    /// Its number in the table.
+    pub number: FileNo,
+    /// Path below the table's folder.
+    pub path: String,
+    /// Bytes.
+    pub size: u64,
+    /// Rows in it, masked ones too.
+    pub rows: u64,
+    /// The masked rows.
+    pub mask: RoaringBitmap,
+    stats: String,
+    vector: Option<Descriptor>,
+    modified: i64,
+}
+
+impl LiveFile {
+    /// Rows that are not masked.
+    pub fn live_rows(&self) -> u64 {
+        self.rows.saturating_sub(self.mask.len())
+    }
+
+    fn remove(&self, now: i64, data_change: bool) -> Action {
+        Action::Remove(Box::new(Remove {
+            path: self.path.clone(),
+            deletion_timestamp: Some(now),
+            data_change,
+            extended_file_metadata: Some(true),
+            partition_values: Some(BTreeMap::new()),
+            size: Some(self.size as i64),
+            deletion_vector: self.vector.clone(),
+        }))
+    }
+
+    fn add(&self, data_change: bool) -> Action {
+        let stats = if self.vector.is_some() {
+            stats::with_mask(&self.stats, self.rows)
+        } else {
+            self.stats.clone()
+        };
+        Action::Add(Box::new(Add {
+            path: self.path.clone(),
+            partition_values: BTreeMap::new(),
+            size: self.size as i64,
+            modification_time: self.modified,
+            data_change,
+            stats: Some(stats),
+            deletion_vector: self.vector.clone(),
+        }))
+    }
+}
+
+/// What one commit does. Everything in it becomes visible at once.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// New files, each with the rows of it that are already superseded.
+    pub adds: Vec<(NewFile, RoaringBitmap)>,
+    /// Rows of live files that are superseded or deleted, besides those masked already.
+    pub masks: BTreeMap<FileNo, RoaringBitmap>,
+    /// Live files that go whole: their rows stand in `adds` (compaction) or are to go.
+    pub removes: BTreeSet<FileNo>,
+    /// All live files go, before `adds` (truncate, a new generation).
+    pub remove_all: bool,
+    /// The schema from this version on, if it changes.
+    pub schema: Option<SchemaRef>,
+    /// Progress. The fields set by the lake are overwritten.
+    pub checkpoint: Checkpoint,
+    /// For people. [`VersionKind::Compaction`] marks the commit as one that changes no rows.
+    pub tag: Tag,
+}
+
+impl Change {
+    /// A change that moves the position only.
+    pub fn new(checkpoint: Checkpoint, tag: Tag) -> Self {
+        Change {
+            adds: Vec::new(),
+            masks: BTreeMap::new(),
+            removes: BTreeSet::new(),
+            remove_all: false,
+            schema: None,
+            checkpoint,
+            tag,
+        }
+    }
+}
+
+/// What came of a commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CommitOutcome {
+    /// It is stored, at this version.
+    Done(u64),
+    /// It is not stored: another program moved rows to other files (OPTIMIZE). The table has been
+    /// read again; look up the rows of `replaced` in `added`, and commit again.
+    ForeignRewrite {
+        /// Files that are gone, or whose mask is another.
+        replaced: Vec<FileNo>,
+        /// Files that have come.
+        added: Vec<FileNo>,
+    },
+}
+
+/// A Delta table that Tidegate writes.
+pub struct LakeTable {
+    log: TableLog,
+    files: BTreeMap<FileNo, LiveFile>,
+    schema: SchemaRef,
+    checkpoint: Checkpoint,
+    next_file_no: FileNo,
+    rewritten: bool,
+    log_checkpoint: log_checkpoint::Background,
+}
+
+impl LakeTable {
+    /// Opens a table; `None` if there is none. Proves that only Tidegate changed its rows.
+    ///
+    /// # Errors
+    /// The table is not Tidegate's, was changed by others, or can't be read.
+    pub async fn open(lake: &Lake, folder: &str) -> Result<Option<LakeTable>> {
+        let Some((log, snapshot)) = TableLog::load(lake, folder).await? else { return Ok(None) };
+        Ok(Some(Self::from_snapshot(log, &snapshot, &BTreeMap::new(), 0).await?))
+    }
+
+    async fn from_snapshot(
+        log: TableLog,
+        snapshot: &EagerSnapshot,
+        known: &BTreeMap<String, FileNo>,
+        floor: FileNo,
+    ) -> Result<LakeTable> {
+        let folder = log.folder.clone();
+        let Some(text) = log.domain(snapshot, CHECKPOINT_DOMAIN).await? else {
+            return Err(Error::failed(format!(
+                "{folder}: there is a Delta table that Tidegate does not write, or no longer"
+            ))
+            .next("move it away, or choose another lake"));
+        };
+        let checkpoint: Checkpoint = serde_json::from_str(&text).map_err(|e| {
+            Error::failed(format!("{folder}: its checkpoint can't be read")).because(e)
+        })?;
+        if checkpoint.format != CHECKPOINT_FORMAT {
+            return Err(Error::failed(format!(
+                "{folder}: its checkpoint has the format {}",
+                checkpoint.format
+            ))
+            .next("use the version of tidegate that wrote it, or a newer one"));
+        }
+        if checkpoint.table_id != log.metadata.id {
+            return Err(Error::failed(format!(
+                "{folder}: the table was replaced by another program (its id is not ours)"
+            ))
+            .next("start a new generation of the table (tidegate reseed)"));
+        }
+        let rewritten = verify_continuity(&log, &checkpoint).await?;
+        let mut next_file_no = checkpoint.next_file_no.max(floor);
+        let mut known = known.clone();
+        known.extend(checkpoint.foreign_files.clone());
+        let files = live_files(&log, snapshot, &known, &mut next_file_no).await?;
+        let rows: u64 = files.values().map(LiveFile::live_rows).sum();
+        if checkpoint.live_rows != Some(rows) {
+            let ours =
+                checkpoint.live_rows.map_or("an unknown number".to_owned(), |r| r.to_string());
+            return Err(Error::failed(format!(
+                "{folder}: the table has {rows} rows where Tidegate left {ours}"
+            ))
+            .next("another program changed its rows; start a new generation (tidegate reseed)"));
+        }
+        let schema = schema::from_delta(&log.metadata.schema_string).map_err(|e| e.at(&folder))?;
+        Ok(LakeTable {
+            log,
+            files,
+            schema,
+            checkpoint,
+            next_file_no,
+            rewritten,
+            log_checkpoint: Default::default(),
+        })
+    }
+
+    /// Publishes a table: its first version, with all files at once.
+    ///
+    /// # Errors
+    /// There is a table already; the store fails.
+    pub async fn create(
+        lake: &Lake,
+        folder: &str,
+        schema: SchemaRef,
+        files: Vec<(NewFile, RoaringBitmap)>,
+        checkpoint: Checkpoint,
+        tag: Tag,
+        properties: &BTreeMap<String, String>,
+    ) -> Result<LakeTable> {
+        let protocol = Protocol::ours(schema::needs_ntz(&schema));
+        let metadata = new_metadata(
+            &schema,
+            properties,
+            Some(format!("{}.{}", checkpoint.table.schema, checkpoint.table.name)),
+        )?;
+        // A log that does not exist yet; `create` makes it so.
+        let mut change = Change::new(checkpoint, tag);
+        change.adds = files;
+        let floor = change.checkpoint.next_file_no;
+        let plan = Plan::of(&change, &BTreeMap::new(), folder)?;
+        let next_file_no = plan.next_file_no(floor);
+        let operation = Uuid::new_v4().to_string();
+        let checkpoint =
+            plan.checkpoint(&change, &metadata.id, &operation, next_file_no, &BTreeMap::new());
+        let mut actions =
+            vec![Action::Protocol(protocol.clone()), Action::MetaData(Box::new(metadata.clone()))];
+        plan.write_vectors(lake, folder).await?;
+        actions.extend(plan.actions(&checkpoint)?);
+        let draft = Draft { operation, info: info(&change.tag)?, actions };
+        let log = TableLog::create(lake, folder, metadata, protocol, &draft, RULES).await?;
+        let files =
+            plan.after.into_iter().filter_map(|(number, file)| Some((number, file?))).collect();
+        Ok(LakeTable {
+            log,
+            files,
+            schema,
+            checkpoint,
+            next_file_no,
+            rewritten: false,
+            log_checkpoint: Default::default(),
+        })
+    }
+
+    /// Commits a change above the current version.
+    ///
+    /// # Errors
+    /// [`Kind::Fenced`]: another writer committed. Failed: others changed the table, or the change
+    /// is impossible. Transient: the outcome is unknown; open the table again and look at its
+    /// checkpoint.
+    pub async fn commit(&mut self, change: &Change) -> Result<CommitOutcome> {
+        let plan = Plan::of(change, &self.files, &self.log.folder)?;
+        let next_file_no = plan.next_file_no(self.next_file_no);
+        let operation = Uuid::new_v4().to_string();
+        let checkpoint =
+            plan.checkpoint(change, &self.log.metadata.id, &operation, next_file_no, &self.files);
+        let mut actions = Vec::new();
+        if let Some(schema) = change.schema.as_ref().filter(|s| **s != self.schema) {
+            let mut metadata = self.log.metadata.clone();
+            metadata.schema_string = schema::to_delta(schema)?;
+            let mut protocol = self.log.protocol.clone();
+            if schema::needs_ntz(schema)
+                && !protocol.reader_features.iter().any(|f| f == "timestampNtz")
+            {
+                protocol.reader_features.push("timestampNtz".into());
+                protocol.writer_features.push("timestampNtz".into());
+                actions.push(Action::Protocol(protocol));
+            }
+            actions.push(Action::MetaData(Box::new(metadata)));
+        }
+        plan.write_vectors(&self.log.lake, &self.log.folder).await?;
+        actions.extend(plan.actions(&checkpoint)?);
+        let draft = Draft { operation, info: info(&change.tag)?, actions };
+        match self.log.put(&draft, RULES).await? {
+            Put::Done(version) => {
+                for (number, file) in plan.after {
+                    match file {
+                        Some(file) => self.files.insert(number, file),
+                        None => self.files.remove(&number),
+                    };
+                }
+                if let Some(schema) = &change.schema {
+                    self.schema = schema.clone();
+                }
+                self.checkpoint = checkpoint;
+                self.next_file_no = next_file_no;
+                self.log_checkpoint.after_commit(&self.log, self.files.len());
+                Ok(CommitOutcome::Done(version))
+            }
+            Put::Rewritten => self.reload().await,
+        }
+    }
+
+    /// Reads the table again after a foreign rewrite.
+    async fn reload(&mut self) -> Result<CommitOutcome> {
+        let folder = self.log.folder.clone();
+        let lost = || {
+            Error::failed(format!("{folder}: the table is gone"))
+                .next("restore it, or start a new generation")
+        };
+        let (log, snapshot) = TableLog::load(&self.log.lake, &folder).await?.ok_or_else(lost)?;
+        let known = self.files.values().map(|f| (f.path.clone(), f.number)).collect();
+        let fresh = Self::from_snapshot(log, &snapshot, &known, self.next_file_no).await?;
+        let same = |a: &LiveFile, b: &LiveFile| a.path == b.path && a.mask == b.mask;
+        let missing = |from: &LakeTable, other: &LakeTable| -> Vec<FileNo> {
+            let differs = |f: &&LiveFile| !other.files.get(&f.number).is_some_and(|o| same(f, o));
+            from.files.values().filter(differs).map(|f| f.number).collect()
+        };
+        let (replaced, added) = (missing(self, &fresh), missing(&fresh, self));
+        self.log = fresh.log;
+        self.files = fresh.files;
+        self.schema = fresh.schema;
+        self.checkpoint = fresh.checkpoint;
+        self.next_file_no = fresh.next_file_no;
+        self.rewritten = true;
+        Ok(CommitOutcome::ForeignRewrite { replaced, added })
+    }
+
+    /// Takes the next number for a data file. Numbers of files that are never committed are lost.
+    pub fn take_file_no(&mut self) -> FileNo {
+        let number = self.next_file_no;
+        self.next_file_no += 1;
+        number
+    }
+
+    /// The live files by their numbers.
+    pub fn files(&self) -> &BTreeMap<FileNo, LiveFile> {
+        &self.files
+    }
+
+    /// One live file.
+    pub fn file(&self, number: FileNo) -> Option<&LiveFile> {
+        self.files.get(&number)
+    }
+
+    /// Whether a row is not there: masked, or in a file that is not live.
+    pub fn is_masked(&self, number: FileNo, row: u32) -> bool {
+        self.files.get(&number).is_none_or(|f| f.mask.contains(row))
+    }
+
+    /// Rows of the table.
+    pub fn live_rows(&self) -> u64 {
+        self.files.values().map(LiveFile::live_rows).sum()
+    }
+
+    /// The version of this state.
+    pub fn version(&self) -> u64 {
+        self.log.version
+    }
+
+    /// `metaData.id`.
+    pub fn table_id(&self) -> &str {
+        &self.log.metadata.id
+    }
+
+    /// The table's folder in the lake.
+    pub fn folder(&self) -> &str {
+        &self.log.folder
+    }
+
+    /// The table's columns.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// How far the table is.
+    pub fn checkpoint(&self) -> &Checkpoint {
+        &self.checkpoint
+    }
+
+    /// Whether others moved rows since our last commit: locations kept elsewhere may be stale.
+    pub fn was_rewritten(&self) -> bool {
+        self.rewritten
+    }
+
+    /// Waits for a log checkpoint that is being written beside the commits.
+    pub async fn settle(&mut self) {
+        self.log_checkpoint.settle().await;
+    }
+}
+
+/// Every commit since our last one must be one we can follow. Returns whether rows were moved.
+async fn verify_continuity(log: &TableLog, checkpoint: &Checkpoint) -> Result<bool> {
+    let mut version = log.version;
+    loop {
+        let commit = log.read(version).await?.ok_or_else(|| log.gone(version))?;
+        let ours =
+            commit.info().and_then(|i| i.txn_id.as_deref()) == Some(checkpoint.commit.as_str());
+        if ours && commit.domain(CHECKPOINT_DOMAIN).is_some() {
+            return log.judge_since(version, RULES).await;
+        }
+        version = version.checked_sub(1).ok_or_else(|| log.gone(0))?;
+    }
+}
+
+pub(super) fn new_metadata(
+    schema: &SchemaRef,
+    properties: &BTreeMap<String, String>,
+    name: Option<String>,
+) -> Result<Metadata> {
+    let ours = [
+        ("delta.enableDeletionVectors", "true"),
+        ("delta.enableInCommitTimestamps", "true"),
+        ("delta.checkpointInterval", "100"),
+        // Pinned versions must outlive other programs' clean-up of the log.
+        ("delta.enableExpiredLogCleanup", "false"),
+    ];
+    let mut configuration = properties.clone();
+    configuration.extend(ours.map(|(k, v)| (k.to_owned(), v.to_owned())));
+    Ok(Metadata {
+        id: Uuid::new_v4().to_string(),
+        name,
+        description: None,
+        format: Format::default(),
+        schema_string: schema::to_delta(schema)?,
+        partition_columns: Vec::new(),
+        created_time: Some(Utc::now().timestamp_millis()),
+        configuration,
+    })
+}
+
+fn info(tag: &Tag) -> Result<CommitInfo> {
+    let text = |value: String| Value::String(value);
+    Ok(CommitInfo {
+        operation: tag.kind.operation().to_owned(),
+        operation_parameters: Map::from_iter([
+            ("kind".to_owned(), text(tag.kind.as_str().to_owned())),
+            ("pipeline".to_owned(), text(tag.pipeline.clone())),
+            ("applied".to_owned(), text(tag.applied.to_string())),
+        ]),
+        operation_metrics: Map::from_iter([
+            ("numOutputRows".to_owned(), text(tag.rows_in.to_string())),
+            ("numDeletedRows".to_owned(), text(tag.rows_out.to_string())),
+        ]),
+        user_metadata: Some(
+            serde_json::to_string(tag)
+                .map_err(|e| Error::failed("a tag can't be written").because(e))?,
+        ),
+        ..Default::default()
+    })
+}
+
+/// What a change comes to, for the files there are: computed before anything is stored.
+struct Plan {
+    removes: Vec<Action>,
+    adds: Vec<Action>,
+    vectors: Option<(String, bytes::Bytes)>,
+    /// Files that come or change, and `None` for those that go.
+    after: BTreeMap<FileNo, Option<LiveFile>>,
+}
+
+impl Plan {
+    fn of(change: &Change, files: &BTreeMap<FileNo, LiveFile>, folder: &str) -> Result<Plan> {
+        let now = Utc::now().timestamp_millis();
+        let data_change = change.tag.kind != VersionKind::Compaction;
+        let mut packer = Packer::default();
+        let mut plan =
+            Plan { removes: Vec::new(), adds: Vec::new(), vectors: None, after: BTreeMap::new() };
+        let impossible = |what: String| {
+            Error::failed(format!("{folder}: {what}"))
+                .next("this is a defect; rebuild the location index and report it")
+        };
+        for number in change.masks.keys().chain(&change.removes) {
+            if !files.contains_key(number) {
+                return Err(impossible(format!(
+                    "file {number} is not live, so no row of it can be masked"
+                )));
+            }
+        }
+        for (number, file) in files {
+            let mask = change.masks.get(number).filter(|m| !m.is_empty());
+            if change.remove_all || change.removes.contains(number) {
+                plan.removes.push(file.remove(now, data_change));
+                plan.after.insert(*number, None);
+                continue;
+            }
+            let Some(mask) = mask else { continue };
+            if mask.max().is_some_and(|row| u64::from(row) >= file.rows) {
+                return Err(impossible(format!(
+                    "file {number} has {} rows and no row {:?}",
+                    file.rows,
+                    mask.max()
+                )));
+            }
+            plan.removes.push(file.remove(now, data_change));
+            let union = mask | &file.mask;
+            if union.len() >= file.rows {
+                plan.after.insert(*number, None);
+                continue;
+            }
+            let mut masked = file.clone();
+            masked.vector = Some(packer.add(&union)?);
+            masked.mask = union;
+            plan.adds.push(masked.add(data_change));
+            plan.after.insert(*number, Some(masked));
+        }
+        for (new, mask) in &change.adds {
+            let number = file_no_of(&new.path)
+                .ok_or_else(|| impossible(format!("{:?} is not named as a data file", new.path)))?;
+            if files.contains_key(&number) || plan.after.contains_key(&number) {
+                return Err(impossible(format!("there is a data file {number} already")));
+            }
+            if mask.max().is_some_and(|row| u64::from(row) >= new.rows) {
+                return Err(impossible(format!(
+                    "the new file {number} has {} rows and no row {:?}",
+                    new.rows,
+                    mask.max()
+                )));
+            }
+            if mask.len() >= new.rows {
+                continue;
+            }
+            let file = LiveFile {
+                number,
+                path: new.path.clone(),
+                size: new.size,
+                rows: new.rows,
+                stats: new.stats.clone(),
+                vector: if mask.is_empty() { None } else { Some(packer.add(mask)?) },
+                mask: mask.clone(),
+                modified: now,
+            };
+            plan.adds.push(file.add(data_change));
+            plan.after.insert(number, Some(file));
+        }
+        if !packer.is_empty() {
+            let (path, bytes) = packer.finish();
+            plan.vectors = Some((path, bytes.into()));
+        }
+        Ok(plan)
+    }
+
+    fn next_file_no(&self, floor: FileNo) -> FileNo {
+        self.after.keys().next_back().map_or(floor, |n| floor.max(n + 1))
+    }
+
+    /// The checkpoint with what the lake knows.
+    fn checkpoint(
+        &self,
+        change: &Change,
+        table_id: &str,
+        operation: &str,
+        next_file_no: FileNo,
+        files: &BTreeMap<FileNo, LiveFile>,
+    ) -> Checkpoint {
+        let kept = files.values().filter(|f| !self.after.contains_key(&f.number));
+        let live = kept.chain(self.after.values().flatten());
+        let (mut rows, mut foreign) = (0, BTreeMap::new());
+        for file in live {
+            rows += file.live_rows();
+            if file_no_of(&file.path) != Some(file.number) {
+                foreign.insert(file.path.clone(), file.number);
+            }
+        }
+        Checkpoint {
+            table_id: table_id.to_owned(),
+            commit: operation.to_owned(),
+            next_file_no,
+            foreign_files: foreign,
+            live_rows: Some(rows),
+            ..change.checkpoint.clone()
+        }
+    }
+
+    async fn write_vectors(&self, lake: &Lake, folder: &str) -> Result<()> {
+        match &self.vectors {
+            Some((path, bytes)) => lake.put(&format!("{folder}/{path}"), bytes.clone()).await,
+            None => Ok(()),
+        }
+    }
+
+    fn actions(&self, checkpoint: &Checkpoint) -> Result<Vec<Action>> {
+        let configuration = serde_json::to_string(checkpoint)
+            .map_err(|e| Error::failed("a checkpoint can't be written").because(e))?;
+        let mut actions = vec![
+            Action::Txn(Txn {
+                app_id: format!("tidegate.{}", checkpoint.pipeline),
+                version: checkpoint.applied.as_i64(),
+                last_updated: Some(Utc::now().timestamp_millis()),
+            }),
+            Action::DomainMetadata(Domain {
+                domain: CHECKPOINT_DOMAIN.into(),
+                configuration,
+                removed: false,
+            }),
+        ];
+        actions.extend(self.removes.iter().chain(&self.adds).cloned());
+        Ok(actions)
+    }
+}
+
+/// The live files of a snapshot, numbered, with their masks.
+async fn live_files(
+    log: &TableLog,
+    snapshot: &EagerSnapshot,
+    known: &BTreeMap<String, FileNo>,
+    next: &mut FileNo,
+) -> Result<BTreeMap<FileNo, LiveFile>> {
+    let folder = &log.folder;
+    let views = snapshot.file_views(log.store.as_ref(), None);
+    let views: Vec<_> = views
+        .try_collect()
+        .await
+        .map_err(|e| delta_error(format!("reading the files of {folder}"), e))?;
+    let mut found = Vec::with_capacity(views.len());
+    for view in &views {
+        let path = view.path().into_owned();
+        if !path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-=~".contains(&b)) {
+            return Err(Error::failed(format!(
+                "{folder}: the data file {path:?} of another program has a name that needs escaping"
+            ))
+            .next("rewrite the table's files, or start a new generation"));
+        }
+        let vector: Option<Descriptor> =
+            view.deletion_vector_descriptor().map(|d| convert(&d)).transpose()?;
+        let stats = view.stats().unwrap_or_default();
+        let rows = match stats::num_records(&stats) {
+            Some(rows) => rows,
+            None => count_rows(&log.lake, folder, &path).await?,
+        };
+        found.push(LiveFile {
+            number: 0,
+            size: view.size().max(0) as u64,
+            modified: view.modification_time(),
+            rows,
+            mask: RoaringBitmap::new(),
+            stats,
+            vector,
+            path,
+        });
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    let number_of = |path: &str| file_no_of(path).or_else(|| known.get(path).copied());
+    *next = found
+        .iter()
+        .filter_map(|f| number_of(&f.path))
+        .fold(*next, |n, number| n.max(number.saturating_add(1)));
+    for file in &mut found {
+        file.number = number_of(&file.path).unwrap_or_else(|| {
+            *next += 1;
+            *next - 1
+        });
+    }
+    read_masks(log, &mut found).await?;
+    let count = found.len();
+    let files: BTreeMap<FileNo, LiveFile> = found.into_iter().map(|f| (f.number, f)).collect();
+    if files.len() != count {
+        return Err(Error::new(
+            Kind::Failed,
+            format!("{folder}: two data files have the same number"),
+        )
+        .next("start a new generation of the table (tidegate reseed)"));
+    }
+    Ok(files)
+}
+
+/// Reads each vector file once.
+async fn read_masks(log: &TableLog, files: &mut [LiveFile]) -> Result<()> {
+    let mut wanted: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (i, file) in files.iter().enumerate() {
+        if let Some(vector) = &file.vector {
+            wanted.entry(vector.path().map_err(|e| e.at(&log.folder))?).or_default().push(i);
+        }
+    }
+    let reads = wanted.into_iter().map(|(path, users)| async move {
+        let path = format!("{}/{path}", log.folder);
+        let bytes = log.lake.get(&path).await?;
+        bytes.map(|bytes| (bytes, users)).ok_or_else(|| {
+            Error::failed(format!("the deletion vectors {path} are gone"))
+                .next("another program's clean-up deleted them; restore the file or start a new generation")
+        })
+    });
+    let mut reads = stream::iter(reads).buffer_unordered(VECTORS_AT_A_TIME);
+    while let Some((bytes, users)) = reads.try_next().await? {
+        for i in users {
+            if let Some(file) = files.get_mut(i)
+                && let Some(vector) = &file.vector
+            {
+                file.mask = dv::unpack(&bytes, vector).map_err(|e| e.at(&log.folder))?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,8 +1,8 @@
 //! Table selection, publication, slot and checks against a real server.
 //!
-//! `TIDEGATE_TEST_PG` is a connection string of a superuser of a scratch server with
-//! `wal_level = logical`; without it the tests say so and pass. Each test makes a database of its
-//! own and drops it again.
+//! Each test makes a database of its own and drops it again.
+
+mod support;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -34,10 +34,7 @@ struct Scratch {
 
 impl Scratch {
     async fn new() -> Option<Scratch> {
-        let Ok(url) = std::env::var("TIDEGATE_TEST_PG") else {
-            println!("skipped: TIDEGATE_TEST_PG is not set");
-            return None;
-        };
+        let url = support::servers::usual().url("postgres");
         let mut config: Config = url.parse().unwrap();
         let admin = open(&config).await;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);

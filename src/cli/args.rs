@@ -237,6 +237,10 @@ pub struct RunArgs {
     /// End once everything that committed before this position is in the lake
     #[arg(long, value_name = "X/Y", conflicts_with = "until_caught_up", help_heading = "End")]
     until_lsn: Option<Lsn>,
+    /// Give the recorded history up: take a new snapshot as a new generation. The tables stay as
+    /// they are, and readable, until the new snapshot replaces them
+    #[arg(long, help_heading = "History")]
+    pub resnapshot: bool,
     /// Longest wait of a committed change for its commit in the lake, such as 10s or 250ms
     #[arg(long, value_name = "DURATION", value_parser = units::parse_duration, help_heading = "Speed")]
     interval: Option<Duration>,
@@ -434,6 +438,10 @@ pub struct DemoArgs {
     /// Where lake and server go; emptied first if it is from an earlier demo
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, default_value = "tidegate-demo")]
     pub dir: PathBuf,
+    /// Folder with flights.csv, airlines.csv, airports.csv, planes.csv and weather.csv; without it
+    /// the demo makes rows of its own
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub data: Option<PathBuf>,
 }
 
 #[cfg(test)]

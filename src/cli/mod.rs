@@ -69,7 +69,7 @@ async fn dispatch(command: Command) -> Result<()> {
     match command {
         Command::Run(args) => {
             let config = load(&args.flags(), &[Source, Lake, Tables])?;
-            commands::run(config, args.until(), StopSignal::install()?).await
+            commands::run(config, args.until(), args.resnapshot, StopSignal::install()?).await
         }
         Command::Check(args) => {
             commands::check(load(&args.flags(), &[Source, Lake, Tables])?, args.json).await
@@ -86,7 +86,9 @@ async fn dispatch(command: Command) -> Result<()> {
         Command::Teardown(args) => {
             commands::teardown(load(&args.flags(), &[Source, Lake])?, args.yes).await
         }
-        Command::Demo(args) => commands::demo(&args.dir, StopSignal::install()?).await,
+        Command::Demo(args) => {
+            commands::demo(&args.dir, args.data.as_deref(), StopSignal::install()?).await
+        }
         Command::DevSchemas { dir } => schemas::write(&dir),
     }
 }

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::{Error, Kind, Result};
+use crate::lake::{VersionInfo, VersionKind};
 use crate::position::Lsn;
 
 /// `tidegate status --json`: how far the pipeline is.
@@ -89,37 +90,19 @@ pub struct VersionOutput {
     pub deleted: Option<u64>,
 }
 
-/// What made a version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum VersionKind {
-    /// The first version, or the first of a generation: a whole snapshot.
-    Handoff,
-    /// A batch of committed changes.
-    Changes,
-    /// Rows copied again beside the stream.
-    Reseed,
-    /// A change of the table's columns.
-    Schema,
-    /// A TRUNCATE, and what came after it in its batch.
-    Truncate,
-    /// Files written again with the same rows.
-    Compaction,
-    /// Made by another program.
-    Foreign,
-}
-
-impl VersionKind {
-    /// The name in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            VersionKind::Handoff => "handoff",
-            VersionKind::Changes => "changes",
-            VersionKind::Reseed => "reseed",
-            VersionKind::Schema => "schema",
-            VersionKind::Truncate => "truncate",
-            VersionKind::Compaction => "compaction",
-            VersionKind::Foreign => "foreign",
+impl From<VersionInfo> for VersionOutput {
+    fn from(info: VersionInfo) -> Self {
+        let ours = info.generation.is_some();
+        VersionOutput {
+            version: info.version,
+            kind: info.kind,
+            generation: info.generation,
+            base: info.base,
+            applied: info.applied,
+            source_time: info.source_time,
+            committed_at: info.committed_at,
+            inserted: ours.then_some(info.inserted),
+            deleted: ours.then_some(info.deleted),
         }
     }
 }
@@ -252,7 +235,7 @@ mod tests {
     fn kinds_are_named_alike_in_json_and_text() {
         use VersionKind::{Changes, Compaction, Foreign, Handoff, Reseed, Schema, Truncate};
         for kind in [Handoff, Changes, Reseed, Schema, Truncate, Compaction, Foreign] {
-            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
         }
         for kind in [DifferenceKind::Missing, DifferenceKind::Extra, DifferenceKind::Different] {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());

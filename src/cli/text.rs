@@ -2,8 +2,9 @@
 
 use std::io;
 
-use super::output::{DifferenceKind, StatusOutput, VerifyOutput, VersionKind, VersionOutput};
+use super::output::{DifferenceKind, StatusOutput, VerifyOutput, VersionOutput};
 use super::table::{Cell, Side, Table};
+use crate::lake::VersionKind;
 use crate::observe::{human, log};
 use crate::position::Lsn;
 
@@ -136,7 +137,7 @@ pub fn versions(versions: &[VersionOutput], style: Style) -> String {
         };
         table.row(vec![
             v.version.to_string().into(),
-            Cell::from(v.kind.name()).coloured(colour.and_then(|c| style.sgr(c))),
+            Cell::from(v.kind.as_str()).coloured(colour.and_then(|c| style.sgr(c))),
             or_dash(v.generation).into(),
             or_dash(v.base).into(),
             or_dash(v.applied).into(),

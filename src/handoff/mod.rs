@@ -1,3 +1,13 @@
-//! To come.
+//! The protocol: snapshot, validation, publication, then the stream, without a gap or an overlap.
+//!
+//! `rules` decides, purely; `snapshot` and `follow` do; `run` chooses between them at every start.
 
+pub mod copy;
+pub mod follow;
+pub mod index;
+pub mod plan;
 pub mod rules;
+pub mod run;
+pub mod session;
+pub mod snapshot;
+pub mod stream;

@@ -93,13 +93,13 @@ pub enum VersionKind {
     /// Published a snapshot: the first version of a table or of a generation.
     Handoff,
     /// Merged a batch of changes.
-    Apply,
+    Changes,
     /// Read rows again from the source.
     Reseed,
     /// Followed a schema change.
     Schema,
-    /// Moved the position only.
-    Fence,
+    /// A TRUNCATE without rows after it in its batch.
+    Truncate,
     /// Merged small files; the rows are the same.
     Compaction,
     /// Written by somebody else; the rows are the same.
@@ -111,10 +111,10 @@ impl VersionKind {
     pub fn as_str(self) -> &'static str {
         match self {
             VersionKind::Handoff => "handoff",
-            VersionKind::Apply => "apply",
+            VersionKind::Changes => "changes",
             VersionKind::Reseed => "reseed",
             VersionKind::Schema => "schema",
-            VersionKind::Fence => "fence",
+            VersionKind::Truncate => "truncate",
             VersionKind::Compaction => "compaction",
             VersionKind::Foreign => "foreign",
         }
@@ -126,8 +126,8 @@ impl VersionKind {
             VersionKind::Handoff => "CREATE TABLE AS SELECT",
             VersionKind::Compaction => "OPTIMIZE",
             VersionKind::Schema => "ADD COLUMNS",
-            VersionKind::Fence => "STREAMING UPDATE",
-            VersionKind::Apply | VersionKind::Reseed | VersionKind::Foreign => "MERGE",
+            VersionKind::Truncate => "TRUNCATE",
+            VersionKind::Changes | VersionKind::Reseed | VersionKind::Foreign => "MERGE",
         }
     }
 }
@@ -217,8 +217,8 @@ pub(super) mod tests {
 
     #[test]
     fn positions_are_written_as_postgresql_prints_them() {
-        let json = serde_json::to_string(&tag(VersionKind::Apply, 0x16_B374_D848)).unwrap();
+        let json = serde_json::to_string(&tag(VersionKind::Changes, 0x16_B374_D848)).unwrap();
         assert!(json.contains(r#""applied":"16/B374D848""#), "{json}");
-        assert!(json.contains(r#""kind":"apply""#), "{json}");
+        assert!(json.contains(r#""kind":"changes""#), "{json}");
     }
 }

@@ -119,10 +119,10 @@ mod tests {
 
     #[test]
     fn a_tag_comes_back_and_others_commits_are_foreign() {
-        let text = serde_json::to_string(&tag(VersionKind::Apply, 130)).unwrap();
+        let text = serde_json::to_string(&tag(VersionKind::Changes, 130)).unwrap();
         let info = serde_json::json!({"commitInfo": {"operation": "MERGE", "inCommitTimestamp": 1_700_000_000_001i64, "userMetadata": text}});
         let ours = version_info(4, format!("{info}\n{{\"add\":{{}}}}\n").as_bytes()).unwrap();
-        assert_eq!(ours.kind, VersionKind::Apply);
+        assert_eq!(ours.kind, VersionKind::Changes);
         assert_eq!(ours.applied, Some(Lsn::new(130)));
         assert_eq!(ours.committed_at.as_deref(), Some("2023-11-14T22:13:20.001Z"));
         let foreign =

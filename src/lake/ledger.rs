@@ -83,6 +83,9 @@ pub struct TableEntry {
     pub fingerprint: String,
     /// Where the table stands.
     pub phase: String,
+    /// Rows the source expected it to have when its snapshot began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows_estimated: Option<u64>,
 }
 
 /// The state of a pipeline, in the domain `tidegate.pipeline` of its ledger.
@@ -111,6 +114,9 @@ pub struct PipelineState {
     pub created_slot: bool,
     /// Digest of the options that decide what rows look like in the lake.
     pub options: String,
+    /// Why the snapshot was given up, and what to do, while the phase is `failed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
 }
 
 /// A position all tables have reached.
@@ -145,6 +151,18 @@ pub struct Event {
     pub bytes: Option<i64>,
     /// The rest.
     pub detail: Value,
+}
+
+impl Phase {
+    /// The word in outputs, as in the JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Phase::Snapshot => "snapshot",
+            Phase::Publish => "publish",
+            Phase::Live => "live",
+            Phase::Failed => "failed",
+        }
+    }
 }
 
 impl Event {
@@ -290,6 +308,22 @@ impl Ledger {
         let file = self.write_events(events).await?;
         self.put(actions, file, "SET STATE").await?;
         self.state = state;
+        Ok(())
+    }
+
+    /// All tables are published: sets the state and the first fence of its generation, in one
+    /// commit.
+    ///
+    /// # Errors
+    /// As [`Ledger::set_state`].
+    pub async fn go_live(&mut self, state: PipelineState, base: Lsn) -> Result<()> {
+        let at = Utc::now().to_rfc3339_opts(SecondsFormat::Micros, true);
+        let fence = Fence { lsn: base, at, generation: state.generation };
+        let mut actions = self.owned()?;
+        actions.push(domain(PIPELINE_DOMAIN, &state)?);
+        actions.push(domain(FENCE_DOMAIN, &fence)?);
+        self.put(actions, None, "GO LIVE").await?;
+        (self.state, self.fence) = (state, Some(fence));
         Ok(())
     }
 

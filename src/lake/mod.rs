@@ -33,7 +33,7 @@ mod tests;
 
 pub use checkpoint::{Checkpoint, SourceIdentity, SourceTable, Tag, VersionKind};
 pub use digest::RowDigest;
-pub use files::{DataFileWriter, FileNo, FileOptions, NewFile};
+pub use files::{DataFileWriter, FileNo, FileOptions, NewFile, file_no_of};
 pub use history::{VersionInfo, versions};
 pub use ledger::{Event, Fence, Ledger, Phase, PipelineState, TableEntry};
 pub use read::{ScanBatch, digest_file, read_rows, scan_file};

@@ -205,7 +205,7 @@ pub async fn read_rows(
                     let batch = batch.map_err(|e| read_error(&source.path, e.into()))?;
                     batches.push(source.fit(&batch)?);
                 }
-                Ok(batches)
+                Ok::<_, Error>(batches)
             });
             batches =
                 task.await.map_err(|e| Error::failed("a read was cancelled").because(e))??;

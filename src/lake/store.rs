@@ -3,6 +3,7 @@
 //! Every store must refuse to create an object that exists: commits are compare-and-swap by that.
 //! [`Lake::check_writable`] proves it before anything depends on it.
 
+use futures::{StreamExt, TryStreamExt};
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -113,6 +114,75 @@ impl Lake {
             }
         };
         Self::with_store(url, root)
+    }
+
+    /// Opens a lake that should be there: a local folder is not created.
+    ///
+    /// # Errors
+    /// As [`Lake::open`].
+    pub fn open_existing(location: &str) -> Result<Option<Lake>> {
+        let folder = match location.trim().split_once("://") {
+            None => Some(std::path::PathBuf::from(location.trim())),
+            Some(("file", _)) => {
+                Url::parse(location.trim()).ok().and_then(|u| u.to_file_path().ok())
+            }
+            Some(_) => None,
+        };
+        match folder {
+            Some(folder) if !folder.is_dir() => Ok(None),
+            _ => Self::open(location).map(Some),
+        }
+    }
+
+    /// Where a table is, for other programs: an absolute path, or a URL.
+    pub fn location(&self, folder: &str) -> String {
+        match &self.inner.local {
+            Some(local) => local.join(folder).display().to_string(),
+            None => format!("{}{folder}", self.inner.url),
+        }
+    }
+
+    /// The first object found under a table's folder, if there is any.
+    ///
+    /// # Errors
+    /// Transient where trying again can help.
+    pub async fn first_file(&self, folder: &str) -> Result<Option<String>> {
+        let mut found = self.inner.store.list(Some(&Path::from(folder)));
+        match found.next().await {
+            None => Ok(None),
+            Some(Ok(object)) => Ok(Some(object.location.to_string())),
+            Some(Err(e)) => Err(store_error(format!("listing {folder}"), e)),
+        }
+    }
+
+    /// Removes the data files of a snapshot that was never published. A folder with a Delta log is
+    /// left alone: what it does not name is an orphan, not ours to judge here.
+    ///
+    /// # Errors
+    /// Transient where trying again can help.
+    pub async fn remove_unpublished(&self, folder: &str) -> Result<()> {
+        if self.first_file(&format!("{folder}/_delta_log")).await?.is_some() {
+            return Ok(());
+        }
+        let listing = |e| store_error(format!("listing {folder}"), e);
+        let objects: Vec<_> = self
+            .inner
+            .store
+            .list(Some(&Path::from(folder)))
+            .try_collect()
+            .await
+            .map_err(listing)?;
+        for object in objects {
+            if object.location.filename().and_then(super::files::file_no_of).is_some() {
+                let removing = |e| store_error(format!("removing {}", object.location), e);
+                self.inner.store.delete(&object.location).await.map_err(removing)?;
+            }
+        }
+        if let Some(local) = &self.inner.local {
+            // The folder was empty before the snapshot; only an empty one goes.
+            let _ = std::fs::remove_dir(local.join(folder));
+        }
+        Ok(())
     }
 
     /// A lake at `url` over a store of yours, rooted at the bucket or at `/`. For decorated stores.

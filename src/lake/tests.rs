@@ -77,7 +77,7 @@ async fn new_table(lake: &Lake) -> LakeTable {
 }
 
 fn change(applied: u64) -> Change {
-    Change::new(checkpoint(applied), tag(VersionKind::Apply, applied))
+    Change::new(checkpoint(applied), tag(VersionKind::Changes, applied))
 }
 
 async fn ids(lake: &Lake, table: &LakeTable) -> Vec<i64> {
@@ -162,7 +162,7 @@ async fn a_table_is_read_back_as_it_was_left() {
         let kinds: Vec<_> =
             versions(&lake, FOLDER).await.unwrap().into_iter().map(|v| v.kind).collect();
         use VersionKind::*;
-        assert_eq!(kinds, [Handoff, Apply, Apply, Compaction, Apply]);
+        assert_eq!(kinds, [Handoff, Changes, Changes, Compaction, Changes]);
         assert!(LakeTable::open(&lake, "public/none").await.unwrap().is_none());
     }
 }
@@ -434,6 +434,7 @@ fn pipeline() -> PipelineState {
         created_publication: true,
         created_slot: true,
         options: "o1".into(),
+        failure: None,
     }
 }
 

@@ -9,6 +9,7 @@
 pub mod database;
 pub mod judge;
 pub mod pause;
+pub mod pipeline;
 pub mod program;
 pub mod servers;
 

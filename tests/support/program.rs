@@ -216,6 +216,30 @@ impl Finished {
         self
     }
 
+    /// The exit code; -1 if a signal ended it.
+    pub fn code(&self) -> i32 {
+        self.code.unwrap_or(-1)
+    }
+
+    /// Everything it printed.
+    pub fn output(&self) -> String {
+        format!("{}{}", self.stdout, self.stderr)
+    }
+
+    /// # Panics
+    /// It ended by itself: the crash it was told to have did not come.
+    #[track_caller]
+    pub fn expect_signal(self) -> Finished {
+        assert!(
+            self.signal.is_some(),
+            "{} ended with code {:?}\n{}",
+            self.shown,
+            self.code,
+            self.output()
+        );
+        self
+    }
+
     /// Its output as JSON.
     #[track_caller]
     pub fn json(&self) -> serde_json::Value {

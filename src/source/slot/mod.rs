@@ -18,6 +18,7 @@ use crate::error::{Error, Kind, Result};
 use crate::position::Lsn;
 use crate::source::catalog::{field, quote_ident, quote_literal, sql_error};
 use crate::source::check::Finding;
+use crate::source::wire::Wire;
 
 /// What is needed of a replication connection to create a slot.
 pub trait ReplicationCommand {
@@ -29,6 +30,16 @@ pub trait ReplicationCommand {
 
     /// As in `150018` for 15.18.
     fn server_version(&self) -> u32;
+}
+
+impl ReplicationCommand for Wire {
+    fn simple_query(&mut self, sql: &str) -> Result<Vec<Vec<Option<String>>>> {
+        Wire::simple_query(self, sql)
+    }
+
+    fn server_version(&self) -> u32 {
+        Wire::server_version(self)
+    }
 }
 
 /// Name of a snapshot that a session exported and keeps.

@@ -475,7 +475,8 @@ fn column(name: &str, type_oid: u32) -> ColumnInfo {
         typmod: -1,
         type_name: "t".to_owned(),
         not_null: false,
-        generated: None,
+        generated: '\0',
+        missing_differs: false,
         missing: None,
     }
 }

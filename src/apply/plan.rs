@@ -1,0 +1,129 @@
+//! What is known of one replicated table: its columns, how its rows are told apart, where it lies.
+//!
+//! Made from the catalog before the snapshot and kept for the life of a generation, so that
+//! snapshot, stream, index and `verify` agree on every column.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{Error, Kind, Result};
+use crate::source::catalog::{ReplicaIdentity, TableInfo};
+use crate::source::types::{self, ColumnOptions, ColumnPlan, TypeCatalog};
+
+/// How a change names the row it changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RowIdentity {
+    /// By these columns (indices into [`TablePlan::columns`]): a unique key without nulls.
+    Key(Vec<usize>),
+    /// By the whole old row (replica identity FULL, no key): the table is a multiset.
+    WholeRow,
+    /// Not at all (replica identity NOTHING, no key): rows are only ever added.
+    AppendOnly,
+}
+
+/// One replicated table.
+#[derive(Clone, Debug)]
+pub struct TablePlan {
+    /// OID of the table, the root's where it is partitioned.
+    pub oid: u32,
+    /// Schema name, unquoted.
+    pub schema: String,
+    /// Table name, unquoted.
+    pub name: String,
+    /// Folder under the lake.
+    pub folder: String,
+    /// The replicated columns in the table's order. Generated columns are not among them: the
+    /// stream does not carry them before PostgreSQL 18.
+    pub columns: Arc<[ColumnPlan]>,
+    /// Columns that are not replicated, should the stream carry them.
+    pub left_out: Vec<String>,
+    /// How rows are told apart.
+    pub identity: RowIdentity,
+    /// Digest of the schema this plan was made from.
+    pub fingerprint: String,
+    /// Prefix of the added columns, `_tg_` by default.
+    pub prefix: String,
+}
+
+impl TablePlan {
+    /// Makes the plan of `table`.
+    ///
+    /// # Errors
+    /// A type or name that can't be replicated, or a table whose changes name no row.
+    pub fn new(
+        table: &TableInfo,
+        types: &TypeCatalog,
+        folder: String,
+        prefix: &str,
+    ) -> Result<Self> {
+        let subject = format!("{}.{}", table.schema, table.name);
+        let options = ColumnOptions::default();
+        let mut columns = Vec::with_capacity(table.columns.len());
+        let mut left_out = Vec::new();
+        let mut place = vec![None; table.columns.len()];
+        for (index, column) in table.columns.iter().enumerate() {
+            if column.generated != '\0' {
+                left_out.push(column.name.clone());
+                continue;
+            }
+            if let Some(slot) = place.get_mut(index) {
+                *slot = Some(columns.len());
+            }
+            columns.push(types::plan(types, column, &options).map_err(|e| e.at(&subject))?);
+        }
+        let key = match &table.key {
+            None => None,
+            Some(key) => {
+                let places: Option<Vec<usize>> =
+                    key.iter().map(|&i| place.get(i).copied().flatten()).collect();
+                Some(places.ok_or_else(|| {
+                    Error::new(Kind::Check, format!("{subject}: its key has a generated column"))
+                        .next("give the table a replica identity index over plain columns")
+                })?)
+            }
+        };
+        let identity = match (key, table.identity) {
+            (Some(key), _) => RowIdentity::Key(key),
+            (None, ReplicaIdentity::Full) => RowIdentity::WholeRow,
+            (None, ReplicaIdentity::Nothing) => RowIdentity::AppendOnly,
+            (None, _) => {
+                return Err(Error::new(
+                    Kind::Check,
+                    format!("{subject}: no primary key and default replica identity, so an UPDATE or DELETE would name no row"),
+                )
+                .next(format!(
+                    "ALTER TABLE {} REPLICA IDENTITY FULL (or NOTHING for a table that only grows)",
+                    crate::source::catalog::sql_name(&table.schema, &table.name)
+                )));
+            }
+        };
+        types::check_names(&columns, prefix).map_err(|e| e.at(&subject))?;
+        Ok(TablePlan {
+            oid: table.oid,
+            schema: table.schema.clone(),
+            name: table.name.clone(),
+            folder,
+            columns: columns.into(),
+            left_out,
+            identity,
+            fingerprint: table.fingerprint(),
+            prefix: prefix.to_owned(),
+        })
+    }
+
+    /// Whether changes and deletions look rows up, so that an index is needed.
+    pub fn needs_index(&self) -> bool {
+        self.identity != RowIdentity::AppendOnly
+    }
+
+    /// Whether every column can be decoded exactly from PostgreSQL's binary form.
+    pub fn has_binary(&self) -> bool {
+        self.columns.iter().all(|column| column.kind.has_binary())
+    }
+}
+
+impl fmt::Display for TablePlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.schema, self.name)
+    }
+}

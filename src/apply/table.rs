@@ -1,0 +1,523 @@
+//! Brings one lake table forward: stages parts of a batch, then commits them as one version.
+//!
+//! Staged rows lie in data files that no version names yet, staged masks and index entries in
+//! memory (or in index files that no manifest names). A crash leaves orphans, never half a batch.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use arrow::array::{RecordBatch, StringBuilder};
+use arrow::datatypes::SchemaRef;
+use roaring::RoaringBitmap;
+
+use crate::apply::keys::{KeyEncoder, Keys};
+use crate::apply::net::{self, KeyedChange, Net};
+use crate::apply::part::{BatchEnd, Change, Old, Op, TablePart, Transaction};
+use crate::apply::plan::{RowIdentity, TablePlan};
+use crate::apply::rows::{Fetch, Rows};
+use crate::error::{Error, Kind, Result};
+use crate::failpoint;
+use crate::lake::locations::{Location, Locations};
+use crate::lake::{self, CommitOutcome, DataFileWriter, FileOptions, Lake, LakeTable, NewFile};
+use crate::source::pgoutput::{Datum, Tuple};
+use crate::source::types::ColumnBuilder;
+
+/// Rows decoded at a time.
+const ROWS_PER_BATCH: usize = 16_384;
+
+/// A data file that this batch has written and no version names yet.
+struct StagedFile {
+    no: u32,
+    file: NewFile,
+    masked: RoaringBitmap,
+}
+
+/// What the batch in progress will do.
+#[derive(Default)]
+struct Stage {
+    files: Vec<StagedFile>,
+    masks: BTreeMap<u32, RoaringBitmap>,
+    remove_all: bool,
+    inserted: u64,
+    deleted: u64,
+}
+
+impl Stage {
+    fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.masks.is_empty() && !self.remove_all
+    }
+}
+
+/// One table being brought forward.
+pub struct TableApplier {
+    plan: Arc<TablePlan>,
+    lake: Lake,
+    runtime: tokio::runtime::Handle,
+    table: LakeTable,
+    keys: Option<KeyEncoder>,
+    index: Option<Locations>,
+    stage: Stage,
+    next_file_no: u32,
+    file_options: FileOptions,
+    pipeline: String,
+}
+
+impl TableApplier {
+    /// An applier for a table that is open, with its index brought up to the table's version.
+    pub fn new(
+        plan: Arc<TablePlan>,
+        lake: Lake,
+        runtime: tokio::runtime::Handle,
+        table: LakeTable,
+        index: Option<Locations>,
+        pipeline: &str,
+    ) -> Result<Self> {
+        let keys = KeyEncoder::new(&plan)?;
+        Ok(TableApplier {
+            file_options: file_options(&plan),
+            next_file_no: table.checkpoint().next_file_no,
+            plan,
+            lake,
+            runtime,
+            table,
+            keys,
+            index,
+            stage: Stage::default(),
+            pipeline: pipeline.to_owned(),
+        })
+    }
+
+    /// The lake table at its last committed version.
+    pub fn table(&self) -> &LakeTable {
+        &self.table
+    }
+
+    /// Stages the changes of a part. Blocking.
+    ///
+    /// # Errors
+    /// A change of a row that the table does not have, a value that can't be decoded, the lake or
+    /// the index failing. The stage is to be discarded then.
+    pub fn stage(&mut self, part: &TablePart, transactions: &[Transaction]) -> Result<()> {
+        let subject = self.plan.to_string();
+        self.stage_part(part, transactions).map_err(|e| {
+            let first = transactions.first().map(|t| t.commit_lsn).unwrap_or_default();
+            e.at(format!("{subject}, batch from {first}"))
+        })
+    }
+
+    fn stage_part(&mut self, part: &TablePart, transactions: &[Transaction]) -> Result<()> {
+        let (keys, keyed) = self.key_changes(part)?;
+        let net = match &self.plan.identity {
+            RowIdentity::Key(_) => net::by_key(keyed.iter().copied(), |i| keys.get(i as usize))?,
+            RowIdentity::WholeRow => net::by_row(
+                keyed.iter().copied().zip(part.changes.iter().map(|change| change.old)),
+                |i| keys.get(i as usize),
+            )?,
+            RowIdentity::AppendOnly => append_only(part)?,
+        };
+        if net.truncated {
+            self.truncate();
+        }
+        let before = self.mask(&net, &keys)?;
+        self.write(part, transactions, &net, &keys, &before)
+    }
+
+    /// Decodes the keys of all changes: key `i` of change `n` by the indices in its [`KeyedChange`].
+    fn key_changes(&self, part: &TablePart) -> Result<(Keys, Vec<KeyedChange>)> {
+        let Some(encoder) = &self.keys else {
+            return Ok((Keys::Digests(Vec::new()), Vec::new()));
+        };
+        let columns = encoder.columns();
+        let mut place_of = vec![None; self.plan.columns.len()];
+        for (place, (column, _)) in columns.iter().enumerate() {
+            if let Some(slot) = place_of.get_mut(*column) {
+                *slot = Some(place);
+            }
+        }
+        let key_places: Vec<Option<usize>> = part
+            .layout
+            .columns
+            .iter()
+            .map(|column| column.and_then(|c| place_of.get(c).copied().flatten()))
+            .collect();
+        let mut decoder = KeyDecoder {
+            columns: columns
+                .iter()
+                .filter_map(|(c, overflows)| Some((self.plan.columns.get(*c)?, overflows)))
+                .map(|(c, overflows)| KeyColumn {
+                    values: ColumnBuilder::new(&c.kind, part.changes.len()),
+                    texts: overflows.then(StringBuilder::new),
+                    name: &c.name,
+                })
+                .collect(),
+            key_places,
+            count: 0,
+        };
+        let mut keyed = Vec::with_capacity(part.changes.len());
+        for change in &part.changes {
+            keyed.push(decoder.change(part, change)?);
+        }
+        let mut arrays = Vec::with_capacity(decoder.columns.len());
+        for column in &mut decoder.columns {
+            let texts = column.texts.as_mut().map(StringBuilder::finish);
+            arrays.push((column.values.finish()?, texts));
+        }
+        Ok((encoder.encode(arrays)?, keyed))
+    }
+
+    fn truncate(&mut self) {
+        let live = self.table.live_rows();
+        let staged: u64 = self.stage.files.iter().map(|f| f.file.rows - f.masked.len()).sum();
+        let already: u64 = self.stage.masks.values().map(RoaringBitmap::len).sum();
+        self.stage.inserted = self.stage.inserted.saturating_sub(staged);
+        if !self.stage.remove_all {
+            self.stage.deleted += live.saturating_sub(already);
+        }
+        self.stage.remove_all = true;
+        self.stage.masks.clear();
+        self.stage.files.clear();
+    }
+
+    /// Whether the row at `location` shows, with what is staged.
+    fn is_live(&self, location: Location) -> bool {
+        if let Some(staged) = self.stage.files.iter().find(|f| f.no == location.file) {
+            return u64::from(location.row) < staged.file.rows
+                && !staged.masked.contains(location.row);
+        }
+        !self.stage.remove_all
+            && !self.table.is_masked(location.file, location.row)
+            && !self.stage.masks.get(&location.file).is_some_and(|m| m.contains(location.row))
+    }
+
+    /// Masks the rows that the part replaces; gives where those of unique keys stood.
+    fn mask(&mut self, net: &Net, keys: &Keys) -> Result<BTreeMap<u32, Location>> {
+        let mut before = BTreeMap::new();
+        if net.masked.is_empty() {
+            return Ok(before);
+        }
+        let mut wanted: Vec<(&[u8], u32, u32)> =
+            net.masked.iter().map(|(key, n)| (keys.get(*key as usize), *key, *n)).collect();
+        wanted.sort_unstable();
+        let index = self.index.as_ref().ok_or_else(|| Error::failed("no location index"))?;
+        let mut masked: Vec<Location> = Vec::with_capacity(wanted.len());
+        let not_there = |n: u32, found: usize| {
+            Error::failed(format!(
+                "a change names a row that the lake does not have ({found} of {n} found)"
+            ))
+            .next("run `tidegate verify`; if it finds differences, start a new generation with `tidegate run --resnapshot`")
+        };
+        if self.plan.identity == RowIdentity::WholeRow {
+            let mut found = Vec::new();
+            for (key, _, n) in &wanted {
+                found.clear();
+                index.get_all(key, &mut found)?;
+                found.retain(|location| self.is_live(*location));
+                if found.len() < *n as usize {
+                    return Err(not_there(*n, found.len()));
+                }
+                masked.extend(found.iter().rev().take(*n as usize));
+            }
+        } else {
+            let sorted: Vec<&[u8]> = wanted.iter().map(|(key, _, _)| *key).collect();
+            let mut found = Vec::with_capacity(sorted.len());
+            index.get_batch(&sorted, &mut found)?;
+            for ((_, key, n), location) in wanted.iter().zip(found) {
+                let location = location
+                    .filter(|location| self.is_live(*location))
+                    .ok_or_else(|| not_there(*n, 0))?;
+                before.insert(*key, location);
+                masked.push(location);
+            }
+        }
+        self.stage.deleted += masked.len() as u64;
+        for location in masked {
+            match self.stage.files.iter_mut().find(|f| f.no == location.file) {
+                Some(staged) => staged.masked.insert(location.row),
+                None => self.stage.masks.entry(location.file).or_default().insert(location.row),
+            };
+        }
+        Ok(before)
+    }
+
+    fn write(
+        &mut self,
+        part: &TablePart,
+        transactions: &[Transaction],
+        net: &Net,
+        keys: &Keys,
+        before: &BTreeMap<u32, Location>,
+    ) -> Result<()> {
+        if net.rows.is_empty() {
+            return Ok(());
+        }
+        let no = self.next_file_no;
+        self.next_file_no = no
+            .checked_add(1)
+            .ok_or_else(|| Error::failed("the table has used up its data file numbers"))?;
+        let rows = Rows { plan: &self.plan, part, transactions, net, before };
+        let fetch = FetchFromLake { applier: self };
+        let mut writer: Option<DataFileWriter> = None;
+        let mut start = 0;
+        while start < net.rows.len() {
+            let end = (start + ROWS_PER_BATCH).min(net.rows.len());
+            let batch = rows.build(start..end, &fetch)?;
+            if writer.is_none() {
+                writer = Some(DataFileWriter::create(
+                    &self.lake,
+                    &self.runtime,
+                    &self.plan.folder,
+                    no,
+                    batch.schema(),
+                    &self.file_options,
+                )?);
+            }
+            if let Some(writer) = &mut writer {
+                writer.write(&batch)?;
+            }
+            start = end;
+        }
+        let Some(writer) = writer else { return Ok(()) };
+        let file = writer.finish()?;
+        failpoint::at("apply.file.written")?;
+        if let Some(index) = &mut self.index {
+            let mut entries: Vec<(&[u8], Location)> = net
+                .row_keys
+                .iter()
+                .zip(0u32..)
+                .map(|(key, row)| (keys.get(*key as usize), Location { file: no, row }))
+                .collect();
+            entries.sort_unstable_by(|a, b| a.0.cmp(b.0).then(a.1.row.cmp(&b.1.row)));
+            index.stage(entries.into_iter())?;
+        }
+        self.stage.inserted += file.rows;
+        self.stage.files.push(StagedFile { no, file, masked: RoaringBitmap::new() });
+        Ok(())
+    }
+
+    /// Commits what is staged as one version; none when nothing is.
+    ///
+    /// # Errors
+    /// [`Kind::Fenced`] when another writer of this pipeline committed.
+    pub async fn commit(&mut self, end: BatchEnd) -> Result<Option<u64>> {
+        if self.stage.is_empty() {
+            self.discard();
+            return Ok(None);
+        }
+        let stage = std::mem::take(&mut self.stage);
+        let mut checkpoint = self.table.checkpoint().clone();
+        if end.applied < checkpoint.applied {
+            return Err(Error::new(
+                Kind::Failed,
+                format!("{}: a batch would take the table back in time", self.plan),
+            ));
+        }
+        checkpoint.applied = end.applied;
+        let kind = if stage.remove_all && stage.files.is_empty() {
+            lake::VersionKind::Truncate
+        } else {
+            lake::VersionKind::Changes
+        };
+        let tag = lake::Tag {
+            kind,
+            pipeline: self.pipeline.clone(),
+            run: checkpoint.run.clone(),
+            generation: checkpoint.generation,
+            base: checkpoint.base,
+            applied: end.applied,
+            source_time: end.source_time_us.and_then(rfc3339),
+            rows_in: stage.inserted,
+            rows_out: stage.deleted,
+        };
+        let change = lake::Change {
+            adds: stage.files.into_iter().map(|f| (f.file, f.masked)).collect(),
+            masks: stage.masks,
+            removes: BTreeSet::new(),
+            remove_all: stage.remove_all,
+            schema: None,
+            checkpoint,
+            tag,
+        };
+        let version = match self.table.commit(&change).await.map_err(|e| e.at(&*self.plan))? {
+            CommitOutcome::Done(version) => version,
+            CommitOutcome::ForeignRewrite { replaced, .. } => {
+                return Err(Error::transient(format!(
+                    "{}: another program rewrote {} of its files at this moment; reading the table again",
+                    self.plan,
+                    replaced.len()
+                )));
+            }
+        };
+        if let Some(index) = &mut self.index {
+            index.commit_staged(u64::from(self.next_file_no))?;
+            let table = &self.table;
+            index.maintain(|location| !table.is_masked(location.file, location.row))?;
+        }
+        Ok(Some(version))
+    }
+
+    /// Forgets what is staged.
+    pub fn discard(&mut self) {
+        self.stage = Stage::default();
+        if let Some(index) = &mut self.index {
+            index.discard_staged();
+        }
+    }
+
+    /// Makes the index durable, so that the next start need not read the newest files again.
+    pub fn flush_index(&mut self) -> Result<()> {
+        self.index.as_mut().map_or(Ok(()), Locations::flush)
+    }
+}
+
+struct FetchFromLake<'a> {
+    applier: &'a TableApplier,
+}
+
+impl Fetch for FetchFromLake<'_> {
+    fn fetch(&self, file: u32, columns: &SchemaRef, rows: &[u32]) -> Result<RecordBatch> {
+        let applier = self.applier;
+        let staged = applier.stage.files.iter().find(|f| f.no == file);
+        let path = match staged {
+            Some(staged) => staged.file.path.clone(),
+            None => applier.table.file(file).map(|file| file.path.clone()).ok_or_else(|| {
+                Error::failed(format!("data file {file} of the table is not known"))
+            })?,
+        };
+        applier.runtime.block_on(lake::read_rows(
+            &applier.lake,
+            &applier.plan.folder,
+            &path,
+            columns,
+            Some(rows),
+        ))
+    }
+}
+
+/// Collects key values, one per slot; an unchanged key has one slot for old and new.
+struct KeyDecoder<'a> {
+    columns: Vec<KeyColumn<'a>>,
+    /// For each column of the stream, its place in the key.
+    key_places: Vec<Option<usize>>,
+    count: u32,
+}
+
+struct KeyColumn<'a> {
+    values: ColumnBuilder,
+    /// What the lake's type can't hold; none for a type that holds everything.
+    texts: Option<StringBuilder>,
+    name: &'a str,
+}
+
+impl KeyDecoder<'_> {
+    fn change(&mut self, part: &TablePart, change: &Change) -> Result<KeyedChange> {
+        let (mut old_key, mut new_key) = (0, 0);
+        let old = match change.old {
+            Old::None => None,
+            Old::Key(span) | Old::Full(span) => Some(Tuple::parse(part.tuple(span))?),
+        };
+        if let Some(old) = &old {
+            old_key = self.slot(old, None)?;
+        }
+        if let Some(new) = change.new {
+            let new = Tuple::parse(part.tuple(new))?;
+            new_key = self.slot(&new, old.as_ref())?;
+            if old.is_none() {
+                old_key = new_key;
+            }
+        } else if old.is_none() && change.op == Op::Delete {
+            return Err(Error::failed("a DELETE came without the key of its row")
+                .next("check the table's replica identity"));
+        }
+        // An old tuple is sent under FULL for every update: equal keys must count as unchanged.
+        Ok(KeyedChange { op: change.op, old_key, new_key })
+    }
+
+    fn slot(&mut self, tuple: &Tuple<'_>, instead: Option<&Tuple<'_>>) -> Result<u32> {
+        for (index, (datum, place)) in tuple.iter().zip(&self.key_places).enumerate() {
+            let mut datum = datum?;
+            let Some(column) = place.and_then(|place| self.columns.get_mut(place)) else {
+                continue;
+            };
+            if let (Datum::Unchanged, Some(instead)) = (&datum, instead) {
+                datum = instead
+                    .iter()
+                    .nth(index)
+                    .ok_or_else(|| Error::failed("an old tuple that is too short"))??;
+            }
+            let text = match datum {
+                Datum::Null => {
+                    column.values.append_null();
+                    None
+                }
+                Datum::Text(text) => column.values.append_text(text)?,
+                Datum::Binary(bytes) => column.values.append_binary(bytes)?,
+                Datum::Unchanged => {
+                    return Err(Error::failed(format!(
+                        "the stream left out the value of key column {:?}",
+                        column.name
+                    ))
+                    .next("ALTER TABLE … REPLICA IDENTITY FULL, or use a shorter key"));
+                }
+            };
+            if let Some(texts) = &mut column.texts {
+                texts.append_option(text);
+            }
+        }
+        let slot = self.count;
+        self.count += 1;
+        Ok(slot)
+    }
+}
+
+/// Net effect on a table whose rows are only ever added.
+fn append_only(part: &TablePart) -> Result<Net> {
+    let mut net = Net::default();
+    for (index, change) in (0u32..).zip(&part.changes) {
+        net.previous.push(net::Previous::None);
+        match change.op {
+            Op::Insert => {
+                net.rows.push(index);
+                net.row_keys.push(index);
+            }
+            Op::Truncate => {
+                net.rows.clear();
+                net.row_keys.clear();
+                net.truncated = true;
+            }
+            Op::Update | Op::Delete => {
+                return Err(Error::failed(
+                    "an UPDATE or DELETE on a table that can only grow (replica identity NOTHING)",
+                )
+                .next("ALTER TABLE … REPLICA IDENTITY FULL, then start a new generation"));
+            }
+        }
+    }
+    Ok(net)
+}
+
+/// Microseconds since 1970 as RFC 3339; none for a time beyond its years.
+fn rfc3339(us: i64) -> Option<String> {
+    let time = chrono::DateTime::from_timestamp_micros(us)?;
+    Some(time.to_rfc3339_opts(chrono::SecondsFormat::Micros, true))
+}
+
+/// How data files of a table are written.
+pub fn file_options(plan: &TablePlan) -> FileOptions {
+    let mut stats_columns: Vec<String> = match &plan.identity {
+        RowIdentity::Key(key) => {
+            key.iter().filter_map(|i| plan.columns.get(*i)).map(|c| c.name.clone()).collect()
+        }
+        _ => Vec::new(),
+    };
+    for column in plan.columns.iter() {
+        if stats_columns.len() >= 8 {
+            break;
+        }
+        if !stats_columns.contains(&column.name) {
+            stats_columns.push(column.name.clone());
+        }
+    }
+    stats_columns.push(format!("{}lsn", plan.prefix));
+    let dictionary_columns = vec![format!("{}op", plan.prefix), format!("{}lsn", plan.prefix)];
+    FileOptions { stats_columns, dictionary_columns, ..FileOptions::default() }
+}

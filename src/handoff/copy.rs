@@ -1,0 +1,370 @@
+//! Copies the chunks of one snapshot: COPY BINARY straight into Arrow, Parquet and the index.
+//!
+//! Workers are threads with a blocking connection each, all inside the same snapshot. Nothing they
+//! write is visible: no version names it. Every chunk is validated before it counts as done: what
+//! was decoded equals what is read back from the finished file, and its keys are not null.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arrow::array::{Array, AsArray, RecordBatch};
+
+use crate::apply::keys::{KeyEncoder, overflow_text};
+use crate::apply::plan::TablePlan;
+use crate::apply::table::file_options;
+use crate::error::{Error, Result};
+use crate::failpoint;
+use crate::handoff::plan::Chunk;
+use crate::lake::locations::{Location, Locations, PendingRun, RunBuilder};
+use crate::lake::{DataFileWriter, Lake, NewFile, RowDigest, digest_file};
+use crate::observe::progress::Progress;
+use crate::position::Lsn;
+use crate::source::catalog::quote_literal;
+use crate::source::options::ConnectOptions;
+use crate::source::types::RowsBuilder;
+use crate::source::wire::{SessionKind, Wire};
+
+/// Rows decoded at a time.
+const ROWS_PER_BATCH: usize = 16_384;
+/// How often a chunk is copied again after a connection was cut.
+const ATTEMPTS: u32 = 4;
+
+/// What all workers of a run share.
+pub struct CopyRun {
+    /// How to reach the source.
+    pub source: ConnectOptions,
+    /// Name of the exported snapshot.
+    pub snapshot: String,
+    /// The position it shows.
+    pub base: Lsn,
+    /// The tables, by their index in the pipeline.
+    pub plans: Vec<Arc<TablePlan>>,
+    /// Where data files go.
+    pub lake: Lake,
+    /// Runs uploads.
+    pub runtime: tokio::runtime::Handle,
+    /// New, empty indexes by table; none for a table whose rows are never looked up.
+    pub indexes: Vec<Option<Locations>>,
+    /// Rows and bytes done.
+    pub progress: Progress,
+    /// Set to end all workers early.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// Work for one worker.
+#[derive(Clone, Debug)]
+pub enum Task {
+    /// Copy a chunk.
+    Copy(Chunk),
+    /// Count a leaf in the same snapshot: table, schema and name.
+    Count(usize, (String, String)),
+}
+
+/// A piece of work done.
+pub enum Done {
+    /// A chunk was copied and validated.
+    Copied(CopiedChunk),
+    /// A leaf of this table has so many rows in the snapshot.
+    Counted(usize, u64),
+}
+
+/// A copied and validated chunk. Only [`run_workers`] makes one.
+pub struct CopiedChunk {
+    /// What was copied.
+    pub chunk: Chunk,
+    /// Rows copied.
+    pub rows: u64,
+    /// Order-independent digest of the rows, equal for source and file.
+    pub digest: RowDigest,
+    /// The data file; none for an empty chunk.
+    pub file: Option<NewFile>,
+    /// Its keys, sorted.
+    pub runs: Vec<PendingRun>,
+}
+
+/// Works off `tasks` with `workers` threads; hands each result to `done`. Blocking.
+///
+/// # Errors
+/// The first worker's error; the others stop.
+pub fn run_workers(
+    run: &CopyRun,
+    tasks: Vec<Task>,
+    workers: usize,
+    done: &(dyn Fn(Done) -> Result<()> + Sync),
+) -> Result<()> {
+    let workers = workers.min(tasks.len()).max(1);
+    let queue = Mutex::new(VecDeque::from(tasks));
+    let failed = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers)
+            .map(|_| {
+                scope.spawn(|| {
+                    let result = work(run, &queue, &failed, done);
+                    if result.is_err() {
+                        failed.store(true, Ordering::Relaxed);
+                    }
+                    result
+                })
+            })
+            .collect();
+        let mut first = Ok(());
+        for thread in threads {
+            let result = thread
+                .join()
+                .unwrap_or_else(|_| Err(Error::failed("a copy worker died").next("report this")));
+            if first.is_ok() {
+                first = result;
+            }
+        }
+        first
+    })
+}
+
+fn work(
+    run: &CopyRun,
+    queue: &Mutex<VecDeque<Task>>,
+    failed: &AtomicBool,
+    done: &(dyn Fn(Done) -> Result<()> + Sync),
+) -> Result<()> {
+    let mut wire: Option<Wire> = None;
+    loop {
+        let Some(task) = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front() else {
+            return Ok(());
+        };
+        let mut attempt = 1;
+        let result = loop {
+            if failed.load(Ordering::Relaxed) || run.stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            match attempt_task(run, &mut wire, &task) {
+                Ok(result) => break result,
+                Err(e) if e.is_transient() && attempt < ATTEMPTS => {
+                    tracing::warn!(attempt, "{e}; copying the chunk again over a new connection");
+                    wire = None;
+                    std::thread::sleep(Duration::from_millis(200) * 2u32.pow(attempt));
+                    attempt += 1;
+                }
+                Err(e) => return Err(e),
+            }
+        };
+        done(result)?;
+    }
+}
+
+fn attempt_task(run: &CopyRun, wire: &mut Option<Wire>, task: &Task) -> Result<Done> {
+    if wire.is_none() {
+        *wire = Some(import(run)?);
+    }
+    let Some(wire) = wire else { return Err(Error::transient("no connection")) };
+    match task {
+        Task::Copy(chunk) => {
+            let plan = run.plans.get(chunk.table).ok_or_else(|| Error::failed("no such table"))?;
+            copy_chunk(run, wire, plan, chunk)
+                .map(Done::Copied)
+                .map_err(|e| e.at(format!("{plan}, chunk {}", chunk.number)))
+        }
+        Task::Count(table, (schema, name)) => {
+            let leaf = crate::source::catalog::sql_name(schema, name);
+            let rows =
+                wire.simple_query(&format!("SELECT pg_catalog.count(*) FROM ONLY {leaf}"))?;
+            let count = rows
+                .first()
+                .and_then(|row| row.first())
+                .and_then(|value| value.as_deref()?.parse().ok())
+                .ok_or_else(|| {
+                    Error::failed(format!("{leaf}: the server did not say its count"))
+                })?;
+            Ok(Done::Counted(*table, count))
+        }
+    }
+}
+
+/// A connection inside the exported snapshot.
+fn import(run: &CopyRun) -> Result<Wire> {
+    let mut wire = Wire::connect(&run.source, SessionKind::Query)?;
+    wire.simple_query(&format!(
+        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT {}",
+        quote_literal(&run.snapshot)
+    ))?;
+    Ok(wire)
+}
+
+fn copy_chunk(
+    run: &CopyRun,
+    wire: &mut Wire,
+    plan: &TablePlan,
+    chunk: &Chunk,
+) -> Result<CopiedChunk> {
+    failpoint::at("handoff.chunk.before")?;
+    let columns: Vec<String> = plan.columns.iter().map(|column| column.select_expr()).collect();
+    let mut sink = ChunkSink::new(run, plan, chunk)?;
+    let mut copy = wire.copy_out(&chunk.copy_sql(&columns.join(", ")))?;
+    let mut begun = false;
+    while let Some(mut message) = copy.next()? {
+        if !begun {
+            message = after_header(message)?;
+            begun = true;
+        }
+        if message.is_empty() || message == TRAILER {
+            continue;
+        }
+        sink.rows.append_copy_row(message)?;
+        if sink.rows.rows() == ROWS_PER_BATCH || sink.rows.bytes() >= MAX_BATCH_BYTES {
+            if run.stop.load(Ordering::Relaxed) {
+                return Err(Error::failed("stopped"));
+            }
+            sink.flush()?;
+        }
+    }
+    failpoint::at("handoff.chunk.read")?;
+    let copied = sink.finish(chunk)?;
+    failpoint::at("handoff.chunk.after")?;
+    Ok(copied)
+}
+
+/// A batch of wide rows ends early.
+const MAX_BATCH_BYTES: usize = 16 << 20;
+const TRAILER: &[u8] = &[0xff, 0xff];
+const SIGNATURE: &[u8] = b"PGCOPY\n\xff\r\n\0";
+
+/// What follows the header of COPY's binary format (signature, flags, extension).
+fn after_header(message: &[u8]) -> Result<&[u8]> {
+    let wrong = || Error::failed("COPY did not begin with its binary header");
+    let rest = message.strip_prefix(SIGNATURE).ok_or_else(wrong)?;
+    let (_, rest) = rest.split_first_chunk::<4>().ok_or_else(wrong)?;
+    let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(wrong)?;
+    rest.get(u32::from_be_bytes(*length) as usize..).ok_or_else(wrong)
+}
+
+/// Where the rows of a chunk go.
+struct ChunkSink<'a> {
+    run: &'a CopyRun,
+    plan: &'a TablePlan,
+    number: u32,
+    rows: RowsBuilder,
+    writer: Option<DataFileWriter>,
+    keys: Option<(KeyEncoder, RunBuilder)>,
+    digest: RowDigest,
+    written: u64,
+    bytes: u64,
+}
+
+impl<'a> ChunkSink<'a> {
+    fn new(run: &'a CopyRun, plan: &'a TablePlan, chunk: &Chunk) -> Result<Self> {
+        let index = run.indexes.get(chunk.table).and_then(Option::as_ref);
+        let keys = KeyEncoder::new(plan)?.zip(index.map(Locations::run_builder));
+        Ok(ChunkSink {
+            run,
+            plan,
+            number: chunk.number,
+            rows: RowsBuilder::new(plan.columns.clone(), &plan.prefix, ROWS_PER_BATCH),
+            writer: None,
+            keys,
+            digest: RowDigest::default(),
+            written: 0,
+            bytes: 0,
+        })
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let batch = self.rows.finish_snapshot(self.run.base)?;
+        self.digest.update(&batch)?;
+        if let Some((encoder, runs)) = &mut self.keys {
+            let overflow_name = format!("{}overflow", self.plan.prefix);
+            if !encoder.whole_row() {
+                keys_not_null(&batch, encoder.names(), &overflow_name)?;
+            }
+            let keys = encoder.encode_batch(&batch, &overflow_name)?;
+            for index in 0..keys.len() {
+                let row = u32::try_from(self.written + index as u64)
+                    .map_err(|_| Error::failed("a chunk of more than 4 billion rows"))?;
+                runs.push(keys.get(index), Location { file: self.number, row })?;
+            }
+        }
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            None => self.writer.insert(DataFileWriter::create(
+                &self.run.lake,
+                &self.run.runtime,
+                &self.plan.folder,
+                self.number,
+                batch.schema(),
+                &file_options(self.plan),
+            )?),
+        };
+        writer.write(&batch)?;
+        self.written += batch.num_rows() as u64;
+        let bytes = writer.bytes_written();
+        self.run.progress.add(batch.num_rows() as u64, bytes.saturating_sub(self.bytes));
+        self.bytes = bytes;
+        Ok(())
+    }
+
+    /// Closes the file, reads it back and compares.
+    fn finish(mut self, chunk: &Chunk) -> Result<CopiedChunk> {
+        if self.rows.rows() > 0 {
+            self.flush()?;
+        }
+        let file = match self.writer.take() {
+            Some(writer) => Some(writer.finish()?),
+            None => None,
+        };
+        if let Some(file) = &file {
+            let schema = self.rows.schema();
+            let (lake, folder) = (&self.run.lake, &self.plan.folder);
+            let read = digest_file(lake, &self.run.runtime, folder, &file.path, &schema)?;
+            if read != self.digest {
+                return Err(Error::failed(format!(
+                    "the file read back differs from what was copied ({} rows against {})",
+                    read.rows, self.digest.rows
+                ))
+                .next("check the disk or object store; nothing was published"));
+            }
+        }
+        let runs = match self.keys.take() {
+            Some((_, runs)) => runs.finish()?,
+            None => Vec::new(),
+        };
+        Ok(CopiedChunk {
+            chunk: chunk.clone(),
+            rows: self.written,
+            digest: self.digest,
+            file,
+            runs,
+        })
+    }
+}
+
+/// A key value is never null; one that overflows stands in the overflow map instead.
+fn keys_not_null(batch: &RecordBatch, names: &[String], overflow_name: &str) -> Result<()> {
+    for name in names {
+        let Some(column) = batch.column_by_name(name) else { continue };
+        if column.null_count() == 0 {
+            continue;
+        }
+        let map = batch.column_by_name(overflow_name).and_then(|map| map.as_map_opt());
+        let texts = overflow_text(map, name, batch.num_rows());
+        if (0..batch.num_rows()).any(|row| column.is_null(row) && texts.is_null(row)) {
+            return Err(Error::failed(format!("a row has no value in the key column {name:?}"))
+                .next("the table's constraint does not hold: ALTER TABLE … ALTER COLUMN … SET NOT NULL tells which rows"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_header_may_share_a_message_with_the_first_row() {
+        let mut message = SIGNATURE.to_vec();
+        message.extend([0, 0, 0, 0, 0, 0, 0, 2, 9, 9]);
+        message.extend([0, 1, 0, 0]);
+        assert_eq!(after_header(&message).unwrap(), [0, 1, 0, 0]);
+        assert!(after_header(b"PGCOPY").is_err());
+        assert!(after_header(&message[..16]).is_err());
+    }
+}

@@ -1,0 +1,343 @@
+//! Brings the published tables forward along the stream, until a target or until told to stop.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+use futures::future::join_all;
+
+use crate::apply::collect::{Collector, Limits};
+use crate::apply::part::{BatchEnd, Part};
+use crate::apply::plan::TablePlan;
+use crate::apply::table::TableApplier;
+use crate::config::Format;
+use crate::error::{Error, Kind, Result};
+use crate::failpoint;
+use crate::handoff::session::{Session, blocking};
+use crate::handoff::stream::{self, Ended, Shared};
+use crate::handoff::{index, rules};
+use crate::lake::{LakeTable, Ledger};
+use crate::observe::stop::StopSignal;
+use crate::position::Lsn;
+use crate::source::catalog;
+use crate::source::wire::{SessionKind, Wire};
+
+/// How far to follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Until told to stop.
+    Forever,
+    /// Until everything that committed before this LSN is visible.
+    Lsn(Lsn),
+}
+
+/// A published table, opened.
+pub struct OpenTable {
+    /// Its plan.
+    pub plan: Arc<TablePlan>,
+    /// Its lake table.
+    pub table: LakeTable,
+}
+
+/// Opens the published tables of a live pipeline.
+///
+/// # Errors
+/// A table that is gone, was changed by others, or whose columns changed while nobody looked.
+pub async fn open_tables(session: &Session) -> Result<Vec<OpenTable>> {
+    let ledger = session.ledger.as_ref().ok_or_else(|| Error::failed("the lake has no ledger"))?;
+    let state = ledger.state();
+    let patterns: Vec<String> =
+        state.tables.iter().map(|table| catalog::for_table(&table.schema, &table.name)).collect();
+    let found = catalog::load_tables(&session.client, &patterns, session.server.version).await?;
+    let types = crate::handoff::session::load_types(&session.client).await?;
+    let plans = session.plans(&found, &types)?;
+    let mut open = Vec::with_capacity(plans.len());
+    for recorded in &state.tables {
+        let name = format!("{}.{}", recorded.schema, recorded.name);
+        let plan = plans.iter().find(|plan| plan.folder == recorded.folder).ok_or_else(|| {
+            Error::failed(format!("{name}: the table is gone from the source"))
+                .next("start a new generation with `tidegate run --resnapshot`")
+        })?;
+        let table = LakeTable::open(&session.lake, &recorded.folder).await?.ok_or_else(|| {
+            Error::failed(format!("{name}: its folder in the lake is gone"))
+                .next("restore it, or start a new generation with `tidegate run --resnapshot`")
+        })?;
+        let checkpoint = table.checkpoint();
+        if checkpoint.table.fingerprint != plan.fingerprint || checkpoint.table.oid != plan.oid {
+            return Err(Error::failed(format!(
+                "{name}: its columns, key or identity changed at the source since its snapshot"
+            ))
+            .next("following a schema change is not built yet: undo it, or start a new generation with `tidegate run --resnapshot`"));
+        }
+        open.push(OpenTable { plan: plan.clone(), table });
+    }
+    Ok(open)
+}
+
+/// Whether the stream's values are asked for in binary form.
+fn binary(format: Format, version: u32, tables: &[(Arc<TablePlan>, Lsn)]) -> Result<bool> {
+    const BINARY_VERSION: u32 = 140_000;
+    let text_only = tables.iter().find(|(plan, _)| !plan.has_binary()).map(|(plan, _)| plan);
+    let refused = |why: String| {
+        Error::config(format!("[stream] format = \"binary\" is not possible: {why}"))
+            .next("use \"auto\", which takes text where it must")
+    };
+    match format {
+        Format::Text => Ok(false),
+        Format::Auto => Ok(version >= BINARY_VERSION && text_only.is_none()),
+        Format::Binary => match text_only {
+            _ if version < BINARY_VERSION => Err(refused("the server is older than 14".to_owned())),
+            Some(plan) => Err(refused(format!("{plan} has a type that is only exact as text"))),
+            None => Ok(true),
+        },
+    }
+}
+
+/// The highest position of any table.
+pub fn reached(tables: &[OpenTable]) -> Lsn {
+    tables.iter().map(|open| open.table.checkpoint().applied).max().unwrap_or_default()
+}
+
+/// Follows the stream from the ledger's fence. Gives the fence reached.
+///
+/// # Errors
+/// Transient ones may be tried again from the durable fence; definite ones stop the pipeline.
+pub async fn follow(
+    session: &mut Session,
+    tables: Vec<OpenTable>,
+    target: Target,
+    stop: &StopSignal,
+) -> Result<Lsn> {
+    let mut ledger =
+        session.ledger.take().ok_or_else(|| Error::failed("the lake has no ledger"))?;
+    let fence = ledger.fence().map(|fence| fence.lsn).unwrap_or_default();
+    if let Target::Lsn(until) = target
+        && until <= fence
+    {
+        session.ledger = Some(ledger);
+        return Ok(fence);
+    }
+    let starts: Vec<(Arc<TablePlan>, Lsn)> = tables
+        .iter()
+        .map(|open| {
+            (open.plan.clone(), rules::resume_table(open.table.checkpoint().applied, fence))
+        })
+        .collect();
+    let config = &session.config;
+    let limits = Limits {
+        part_bytes: (config.stream.max_batch_bytes.min(config.limits.memory_bytes / 8)) as usize,
+        batch_changes: config.stream.max_batch_rows as usize,
+        until: match target {
+            Target::Forever => None,
+            Target::Lsn(until) => Some(until),
+        },
+        not_before: reached(&tables),
+    };
+    let binary = binary(config.stream.format, session.server.version, &starts)?;
+    let mut options = vec![
+        ("proto_version".to_owned(), "1".to_owned()),
+        ("publication_names".to_owned(), catalog::quote_ident(&config.name)),
+    ];
+    if binary {
+        options.push(("binary".to_owned(), "true".to_owned()));
+    }
+    let (slot, interval) = (config.name.clone(), config.stream.interval);
+    let shared = stream::shared(fence);
+    let (sender, parts) = stream::queue();
+    let runtime = tokio::runtime::Handle::current();
+    ledger.claim().await?;
+    let appliers = appliers(session, tables, &runtime).await?;
+
+    let replication = {
+        let (source, slot, options) = (session.source.clone(), slot.clone(), options.clone());
+        blocking(move || {
+            Wire::connect(&source, SessionKind::Replication)?
+                .start_replication(&slot, fence, &options)
+        })
+        .await?
+    };
+    still_ours(session, &mut ledger, &appliers, fence).await?;
+    let reader = {
+        let shared = shared.clone();
+        let mut replication = replication;
+        tokio::task::spawn_blocking(move || {
+            let mut collector = Collector::new(&starts, fence, limits);
+            let ended = stream::read(&mut replication, &mut collector, &sender, &shared, interval);
+            drop(sender);
+            ended.map(|ended| (ended, replication))
+        })
+    };
+    let applier = {
+        let shared = shared.clone();
+        std::thread::Builder::new()
+            .name("applier".to_owned())
+            .spawn(move || Applier { appliers, ledger, runtime, shared }.run(&parts))
+            .map_err(|e| Error::failed("the applier thread can't be started").because(e))?
+    };
+    let signal = {
+        let (shared, stop) = (shared.clone(), stop.clone());
+        tokio::spawn(async move {
+            stop.requested().await;
+            shared.stop.store(true, Ordering::Release);
+        })
+    };
+    let read = reader.await.map_err(|e| Error::failed("the reader died").because(e))?;
+    let (ledger, applied) = blocking(move || {
+        applier.join().map_err(|_| Error::failed("the applier died").next("report this"))
+    })
+    .await?;
+    signal.abort();
+    session.ledger = Some(ledger);
+    let fence = Lsn::new(shared.fence.load(Ordering::Acquire));
+    // The applier's error is the cause when both failed.
+    applied?;
+    let (ended, replication) = read?;
+    if ended == Ended::ApplierFailed {
+        return Err(Error::failed("the applier ended without a word").next("report this"));
+    }
+    let shared = shared.clone();
+    if let Err(e) = blocking(move || stream::close(replication, &shared)).await {
+        tracing::debug!("closing the stream: {e}");
+    }
+    Ok(fence)
+}
+
+/// With the slot held and every table loaded: is everything as it was when it was looked at?
+///
+/// The slot may have been dropped and made anew before we held it, and the server moves a start
+/// below its confirmed position up without a word. A newer process may have taken the ledger over
+/// and committed to a table after we loaded it; one that committed before that shows in its log.
+async fn still_ours(
+    session: &Session,
+    ledger: &mut Ledger,
+    appliers: &[TableApplier],
+    fence: Lsn,
+) -> Result<()> {
+    let info = session.slot().await?;
+    let names = info.as_ref().map(|slot| {
+        (slot.database.clone().unwrap_or_default(), slot.plugin.clone().unwrap_or_default())
+    });
+    let slot = info.as_ref().zip(names.as_ref()).map(|(slot, (database, plugin))| rules::Slot {
+        database,
+        plugin,
+        active: slot.active,
+        confirmed: slot.confirmed,
+        lost: slot.lost().is_some(),
+    });
+    rules::may_stream(fence, slot.as_ref())?;
+    for applier in appliers {
+        let table = applier.table();
+        let next = format!("{}/_delta_log/{:020}.json", table.folder(), table.version() + 1);
+        if session.lake.get(&next).await?.is_some() {
+            return Err(Error::transient(format!(
+                "{}: another program committed to it while it was being opened",
+                table.folder()
+            )));
+        }
+    }
+    ledger.claim().await
+}
+
+/// Opens the indexes, one table after the other.
+async fn appliers(
+    session: &Session,
+    tables: Vec<OpenTable>,
+    runtime: &tokio::runtime::Handle,
+) -> Result<Vec<TableApplier>> {
+    let memory = session.config.limits.index_memory_bytes as usize / tables.len().max(1);
+    let mut appliers = Vec::with_capacity(tables.len());
+    for OpenTable { plan, table } in tables {
+        let (lake, runtime) = (session.lake.clone(), runtime.clone());
+        let folder = session.index_folder(&plan);
+        let name = session.config.name.clone();
+        appliers.push(
+            blocking(move || {
+                let index =
+                    index::open(&plan, &lake, &runtime, &table, &folder, memory.max(1 << 20))?;
+                TableApplier::new(plan, lake, runtime, table, index, &name)
+            })
+            .await?,
+        );
+    }
+    Ok(appliers)
+}
+
+/// Takes parts, stages them, commits batches, moves the fence.
+struct Applier {
+    appliers: Vec<TableApplier>,
+    ledger: Ledger,
+    runtime: tokio::runtime::Handle,
+    shared: Arc<Shared>,
+}
+
+impl Applier {
+    fn run(mut self, parts: &Receiver<Part>) -> (Ledger, Result<()>) {
+        let result = self.work(parts);
+        if result.is_err() {
+            self.shared.failed.store(true, Ordering::Release);
+        }
+        for applier in &mut self.appliers {
+            applier.discard();
+            if let Err(e) = applier.flush_index() {
+                tracing::warn!("{e}; the next start reads the newest keys from the lake");
+            }
+        }
+        (self.ledger, result)
+    }
+
+    fn work(&mut self, parts: &Receiver<Part>) -> Result<()> {
+        loop {
+            let part = match parts.recv_timeout(Duration::from_secs(1)) {
+                Ok(part) => part,
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            };
+            for changes in &part.tables {
+                let applier = self
+                    .appliers
+                    .get_mut(changes.table)
+                    .ok_or_else(|| Error::failed("changes of a table that is not open"))?;
+                applier.stage(changes, &part.transactions)?;
+            }
+            if let Some(end) = part.end {
+                self.commit(end)?;
+            }
+        }
+    }
+
+    /// Commits every table that has changes, then the fence.
+    fn commit(&mut self, end: BatchEnd) -> Result<()> {
+        failpoint::at("stream.commit.before")?;
+        let runtime = self.runtime.clone();
+        let committed: Vec<Result<Option<u64>>> =
+            runtime.block_on(join_all(self.appliers.iter_mut().map(|applier| applier.commit(end))));
+        let mut tables = 0;
+        for result in committed {
+            tables += usize::from(result?.is_some());
+        }
+        failpoint::at("stream.fence.before")?;
+        let fence = self.ledger.fence().map(|fence| fence.lsn).unwrap_or_default();
+        let next = rules::fence(
+            fence,
+            end.applied,
+            self.appliers.iter().map(|applier| rules::Progress::Untouched {
+                applied: applier.table().checkpoint().applied,
+            }),
+        );
+        if next < end.applied {
+            return Err(Error::new(
+                Kind::Failed,
+                format!("a table stands beyond {}, so no fence can", end.applied),
+            )
+            .next("report this: the batch should have ended later"));
+        }
+        if next > fence {
+            runtime.block_on(self.ledger.commit_fence(next, chrono::Utc::now()))?;
+            self.shared.fence.fetch_max(next.bytes(), Ordering::AcqRel);
+        }
+        failpoint::at("stream.fence.after")?;
+        tracing::debug!(fence = %next, tables, "batch committed");
+        Ok(())
+    }
+}

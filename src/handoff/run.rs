@@ -1,0 +1,191 @@
+//! `run`: decides from ledger, server and slot what to do, does it, and tries again what may pass.
+
+use std::time::{Duration, Instant};
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::handoff::follow::{Target, follow, open_tables, reached};
+use crate::handoff::rules::{Refusal, Resume};
+use crate::handoff::session::Session;
+use crate::handoff::snapshot;
+use crate::lake::Ledger;
+use crate::observe::stop::StopSignal;
+use crate::position::Lsn;
+use crate::source::{catalog, slot};
+
+/// When to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// Never, until stopped.
+    Forever,
+    /// Once everything that had committed when the command started is visible.
+    CaughtUp,
+    /// Once everything that committed before this LSN is visible.
+    Lsn(Lsn),
+}
+
+const FIRST_WAIT: Duration = Duration::from_millis(250);
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// Runs the pipeline. Gives the fence reached.
+///
+/// # Errors
+/// A definite error, or a transient one that lasted longer than `[limits] retry_for` without
+/// progress.
+pub async fn run(
+    config: &Config,
+    until: Until,
+    resnapshot: bool,
+    stop: &StopSignal,
+) -> Result<Lsn> {
+    if resnapshot {
+        let mut session = Session::open(config).await?;
+        let to = Until::fix(until, &session).await?;
+        snapshot::take(&mut session, stop).await?;
+        return stream(&mut session, to, stop).await;
+    }
+    let mut target = None;
+    let mut wait = FIRST_WAIT;
+    let mut trouble: Option<(Instant, Lsn)> = None;
+    loop {
+        let mut fence = Lsn::ZERO;
+        match attempt(config, until, &mut target, stop, &mut fence).await {
+            Ok(fence) => return Ok(fence),
+            Err(error) if error.is_transient() && !stop.is_set() => {
+                let (since, at) = *trouble.get_or_insert((Instant::now(), fence));
+                if fence > at {
+                    trouble = Some((Instant::now(), fence));
+                    wait = FIRST_WAIT;
+                } else if since.elapsed() > config.limits.retry_for {
+                    return Err(error);
+                }
+                tracing::warn!(wait_ms = wait.as_millis() as u64, "{error}; trying again");
+                tokio::select! {
+                    () = tokio::time::sleep(wait) => {}
+                    () = stop.requested() => return Err(error),
+                }
+                wait = (wait * 2).min(LONGEST_WAIT);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+async fn attempt(
+    config: &Config,
+    until: Until,
+    target: &mut Option<Target>,
+    stop: &StopSignal,
+    fence: &mut Lsn,
+) -> Result<Lsn> {
+    let mut session = Session::open(config).await?;
+    *fence = session.ledger.as_ref().and_then(Ledger::fence).map(|f| f.lsn).unwrap_or_default();
+    // The target is fixed once: what commits while a snapshot is copied is not waited for.
+    let to = match *target {
+        Some(target) => target,
+        None => *target.insert(until.fix(&session).await?),
+    };
+    match session.resume(*fence).await? {
+        Resume::FreshSnapshot | Resume::RestartSnapshot => {
+            snapshot::take(&mut session, stop).await?;
+            stream(&mut session, to, stop).await
+        }
+        Resume::ContinuePublish => {
+            snapshot::continue_publishing(&mut session).await?;
+            stream(&mut session, to, stop).await
+        }
+        Resume::Stream { .. } => stream(&mut session, to, stop).await,
+        Resume::Refuse(refusal) => Err(refuse(refusal, &session)),
+    }
+}
+
+/// Follows the stream; the tables may be ahead of the fence after a crash.
+async fn stream(session: &mut Session, target: Target, stop: &StopSignal) -> Result<Lsn> {
+    let tables = open_tables(session).await?;
+    if let Resume::Refuse(refusal) = session.resume(reached(&tables)).await? {
+        return Err(refuse(refusal, session));
+    }
+    let nudge = nudge(session, target);
+    let result = follow(session, tables, target, stop).await;
+    nudge.abort();
+    result
+}
+
+fn refuse(refusal: Refusal, session: &Session) -> Error {
+    Error::from(refusal).at(format!("slot {}", session.config.name))
+}
+
+impl Until {
+    /// The target, as it is now.
+    async fn fix(self, session: &Session) -> Result<Target> {
+        Ok(match self {
+            Until::Forever => Target::Forever,
+            Until::Lsn(lsn) => Target::Lsn(lsn),
+            Until::CaughtUp => {
+                let in_recovery = session.server.in_recovery;
+                Target::Lsn(catalog::insert_lsn(&session.client, in_recovery).await?)
+            }
+        })
+    }
+}
+
+/// On an idle server nothing may be written beyond a target near the log's end, and no keepalive
+/// would ever pass it. A logical message makes the log grow by a few bytes.
+fn nudge(session: &Session, target: Target) -> tokio::task::JoinHandle<()> {
+    let source = session.source.clone();
+    let in_recovery = session.server.in_recovery;
+    tokio::spawn(async move {
+        let Target::Lsn(until) = target else { return };
+        if in_recovery {
+            return;
+        }
+        let Ok(client) = crate::source::client::connect(&source).await else { return };
+        loop {
+            match catalog::current_lsn(&client, false).await {
+                Ok(end) if end > until => return,
+                Ok(end) if until.bytes_since(end) > 1 << 20 => {}
+                Ok(_) => {
+                    let sql = "SELECT pg_catalog.pg_logical_emit_message(true, 'tidegate', '')";
+                    if let Err(e) = client.simple_query(sql).await {
+                        tracing::debug!("no logical message could be written: {e}");
+                        return;
+                    }
+                }
+                Err(_) => return,
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    })
+}
+
+/// Drops the slot and, if the pipeline made it, the publication. Never the lake.
+///
+/// # Errors
+/// The slot is in use, or rights are missing.
+pub async fn teardown(config: &Config) -> Result<Vec<String>> {
+    let mut session = Session::open(config).await?;
+    let name = config.name.clone();
+    let (ours_slot, ours_publication) = session
+        .ledger
+        .as_ref()
+        .map_or((false, false), |l| (l.state().created_slot, l.state().created_publication));
+    let mut done = Vec::new();
+    if ours_slot && slot::drop_slot(&session.client, &name).await? {
+        done.push(format!("dropped the slot {name}"));
+    }
+    if ours_publication {
+        slot::drop_publication(&session.client, &name).await?;
+        done.push(format!("dropped the publication {name}"));
+        let ledger = session.ledger_mut()?;
+        ledger.claim().await?;
+        let mut state = ledger.state().clone();
+        state.created_publication = false;
+        ledger.set_state(state, &[]).await?;
+    }
+    if done.is_empty() {
+        done.push(
+            "nothing to drop: slot and publication were not made by this pipeline".to_owned(),
+        );
+    }
+    Ok(done)
+}

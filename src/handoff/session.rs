@@ -1,0 +1,223 @@
+//! What a command works with: the source, the lake and the pipeline's ledger, opened and compared.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio_postgres::Client;
+
+use crate::apply::plan::TablePlan;
+use crate::config::Config;
+use crate::error::{Error, Kind, Result};
+use crate::handoff::rules::{self, Recorded, Resume};
+use crate::lake::{Lake, Ledger, Phase, PipelineState, SourceIdentity};
+use crate::source::catalog::{self, ServerInfo, TableInfo};
+use crate::source::client;
+use crate::source::options::{ConnectOptions, Secret};
+use crate::source::slot::{self, SlotInfo};
+use crate::source::types::TypeCatalog;
+use crate::source::wire::{SessionKind, SystemId, Wire};
+
+/// Source, lake and ledger of a pipeline.
+pub struct Session {
+    /// The configuration.
+    pub config: Config,
+    /// How to reach the source.
+    pub source: ConnectOptions,
+    /// The catalog connection.
+    pub client: Client,
+    /// The server.
+    pub server: ServerInfo,
+    /// Its identity, from `IDENTIFY_SYSTEM`.
+    pub system: SystemId,
+    /// The lake.
+    pub lake: Lake,
+    /// The ledger, if the lake has one.
+    pub ledger: Option<Ledger>,
+}
+
+/// The source's connection options, from the configuration.
+pub fn connect_options(config: &Config) -> Result<ConnectOptions> {
+    let source = config.source()?;
+    let mut options = ConnectOptions::from_url(&source.url)?;
+    if let Some(password) = source.password()? {
+        options.password = Some(Secret::new(password));
+    }
+    Ok(options)
+}
+
+impl Session {
+    /// Connects to source and lake, and reads the ledger.
+    ///
+    /// # Errors
+    /// Anything that is not reachable, and a lake of another pipeline.
+    pub async fn open(config: &Config) -> Result<Session> {
+        let source = connect_options(config)?;
+        let client = client::connect(&source).await?;
+        let server = ServerInfo::load(&client).await?;
+        let system = identify(&source).await?;
+        let lake = Lake::open(config.lake()?)?;
+        let ledger = Ledger::open(&lake).await?;
+        if let Some(ledger) = &ledger {
+            belongs_to(ledger.state(), config)?;
+        }
+        Ok(Session { config: config.clone(), source, client, server, system, lake, ledger })
+    }
+
+    /// The identity of the source as checkpoints record it.
+    pub fn identity(&self, contract: &str) -> SourceIdentity {
+        SourceIdentity {
+            system_identifier: self.system.system_identifier.to_string(),
+            timeline: self.system.timeline,
+            database: self.server.database.clone(),
+            slot: self.config.name.clone(),
+            publication: self.config.name.clone(),
+            contract: contract.to_owned(),
+        }
+    }
+
+    /// The pipeline's slot, if it exists.
+    pub async fn slot(&self) -> Result<Option<SlotInfo>> {
+        slot::slot_info(&self.client, &self.config.name).await
+    }
+
+    /// What a start does with what it finds.
+    pub async fn resume(&self, reached: crate::position::Lsn) -> Result<Resume> {
+        let slot = self.slot().await?;
+        // Asked anew: the server's log has grown since the session began.
+        let found = identify(&self.source).await?;
+        let system = found.system_identifier.to_string();
+        let identity = rules::Identity {
+            system_identifier: &system,
+            timeline: found.timeline,
+            database: &self.server.database,
+        };
+        let state = self.ledger.as_ref().map(Ledger::state);
+        let fence =
+            self.ledger.as_ref().and_then(Ledger::fence).map_or_else(Default::default, |f| f.lsn);
+        let left_timeline_at = match state {
+            Some(state) if state.source.timeline < found.timeline => {
+                self.left_timeline(state.source.timeline, found.timeline).await?
+            }
+            _ => None,
+        };
+        let server = rules::Server { identity, position: found.xlogpos, left_timeline_at };
+        let recorded = state.map(|state| Recorded {
+            identity: rules::Identity {
+                system_identifier: &state.source.system_identifier,
+                timeline: state.source.timeline,
+                database: &state.source.database,
+            },
+            phase: phase(state.phase),
+            base: state.base.unwrap_or_default(),
+            fence,
+            reached: reached.max(fence),
+        });
+        let plugin_database = slot.as_ref().map(|slot| {
+            (slot.database.clone().unwrap_or_default(), slot.plugin.clone().unwrap_or_default())
+        });
+        let slot = slot.as_ref().zip(plugin_database.as_ref()).map(|(slot, (database, plugin))| {
+            rules::Slot {
+                database,
+                plugin,
+                active: slot.active,
+                confirmed: slot.confirmed,
+                lost: slot.lost().is_some(),
+            }
+        });
+        Ok(rules::resume(recorded.as_ref(), &server, slot.as_ref()))
+    }
+
+    async fn left_timeline(
+        &self,
+        recorded: u32,
+        current: u32,
+    ) -> Result<Option<crate::position::Lsn>> {
+        let source = self.source.clone();
+        blocking(move || {
+            let mut wire = Wire::connect(&source, SessionKind::Replication)?;
+            let history = wire.timeline_history(current)?;
+            Ok(history.iter().find(|entry| entry.timeline == recorded).map(|entry| entry.switch))
+        })
+        .await
+    }
+
+    /// The tables the configuration selects, and the database's types.
+    pub async fn tables(&self) -> Result<(Vec<TableInfo>, TypeCatalog)> {
+        let patterns = self.config.tables()?;
+        let tables = catalog::load_tables(&self.client, patterns, self.server.version).await?;
+        Ok((tables, load_types(&self.client).await?))
+    }
+
+    /// Their plans.
+    pub fn plans(&self, tables: &[TableInfo], types: &TypeCatalog) -> Result<Vec<Arc<TablePlan>>> {
+        tables
+            .iter()
+            .map(|table| {
+                let folder = Lake::table_folder(&table.schema, &table.name);
+                TablePlan::new(table, types, folder, &self.config.column_prefix).map(Arc::new)
+            })
+            .collect()
+    }
+
+    /// The ledger, which must be there.
+    pub fn ledger_mut(&mut self) -> Result<&mut Ledger> {
+        self.ledger.as_mut().ok_or_else(|| Error::failed("the lake has no ledger"))
+    }
+
+    /// Folder of the location index of a table.
+    pub fn index_folder(&self, plan: &TablePlan) -> PathBuf {
+        let lake = xxhash_rust::xxh3::xxh3_64(self.lake.url().as_str().as_bytes());
+        self.config.state_dir.join(format!("{lake:016x}")).join(&plan.folder)
+    }
+}
+
+/// The server's identity and the end of its log.
+async fn identify(source: &ConnectOptions) -> Result<SystemId> {
+    let source = source.clone();
+    blocking(move || Wire::connect(&source, SessionKind::Replication)?.identify_system()).await
+}
+
+/// The types of the database.
+pub async fn load_types(client: &Client) -> Result<TypeCatalog> {
+    let failed = |e| Error::transient("reading the database's types").because(e);
+    let rows = client.simple_query(TypeCatalog::QUERY).await.map_err(failed)?;
+    let rows: Vec<Vec<Option<String>>> = rows
+        .iter()
+        .filter_map(|message| match message {
+            tokio_postgres::SimpleQueryMessage::Row(row) => {
+                Some((0..row.len()).map(|i| row.get(i).map(str::to_owned)).collect())
+            }
+            _ => None,
+        })
+        .collect();
+    TypeCatalog::from_rows(rows)
+}
+
+/// Refuses a lake that another pipeline keeps.
+pub fn belongs_to(state: &PipelineState, config: &Config) -> Result<()> {
+    if state.pipeline == config.name {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::Check,
+        format!("the lake belongs to the pipeline {:?}, not to {:?}", state.pipeline, config.name),
+    )
+    .next(format!("give this pipeline another --lake, or run it with --name {}", state.pipeline)))
+}
+
+fn phase(phase: Phase) -> rules::Phase {
+    match phase {
+        Phase::Snapshot | Phase::Failed => rules::Phase::Copying,
+        Phase::Publish => rules::Phase::Publishing,
+        Phase::Live => rules::Phase::Streaming,
+    }
+}
+
+/// Runs blocking work on a thread that may wait.
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|e| Error::failed("a worker thread died").because(e).next("report this"))?
+}

@@ -1,0 +1,241 @@
+//! Follows the slot: reads, decodes and batches on one thread, applies and commits on another.
+//!
+//! ```text
+//!   server ──► reader thread ──(parts, at most two waiting)──► applier thread ──► lake
+//!      ◄── flush position ── durable fence (atomic) ◄── ledger commit ◄──┘
+//! ```
+//!
+//! The reader never waits for the lake without answering the server: while the queue is full it
+//! goes on sending its status. The flush position it reports is the durable fence and nothing
+//! else, so the server forgets no change that a table or the ledger does not hold.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, TrySendError};
+
+use crate::apply::collect::{Collector, Step};
+use crate::apply::part::Part;
+use crate::error::Result;
+use crate::handoff::rules;
+use crate::position::Lsn;
+use crate::source::pgoutput;
+use crate::source::wire::{Frame, Replication};
+
+/// How often the server hears of us without asking; its `wal_sender_timeout` is 60 s by default.
+const STATUS_EVERY: Duration = Duration::from_secs(5);
+/// Waits are cut short so that a stop or a due batch is seen soon.
+const TICK: Duration = Duration::from_millis(100);
+/// An idle pipeline moves its fence when so much log has passed, or [`IDLE_FENCE_EVERY`] has.
+const IDLE_FENCE_BYTES: u64 = 16 << 20;
+const IDLE_FENCE_EVERY: Duration = Duration::from_secs(60);
+/// While there is a backlog, a short sleep before a read makes one read bring many messages.
+const LAG_PAUSE: Duration = Duration::from_micros(500);
+
+/// What reader and applier share.
+#[derive(Debug, Default)]
+pub struct Shared {
+    /// The durable fence.
+    pub fence: AtomicU64,
+    /// The highest position received.
+    pub received: AtomicU64,
+    /// Set to stop at the next good moment.
+    pub stop: AtomicBool,
+    /// Set by the applier when it has failed: nobody takes parts any more.
+    pub failed: AtomicBool,
+}
+
+/// Why the reader ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The target was reached; the last batch ends there.
+    Reached,
+    /// It was asked to stop.
+    Stopped,
+    /// The applier failed and has the error.
+    ApplierFailed,
+}
+
+/// Reads until the target, a stop or an error. Blocking.
+///
+/// # Errors
+/// The connection (transient) or the stream's content (definite).
+pub fn read(
+    replication: &mut Replication,
+    collector: &mut Collector,
+    parts: &Sender<Part>,
+    shared: &Shared,
+    interval: Duration,
+) -> Result<Ended> {
+    let mut reader = Reader {
+        parts,
+        shared,
+        acknowledged: Lsn::ZERO,
+        status_at: Instant::now(),
+        batch_since: None,
+        last_end: (collector.applied(), Instant::now()),
+        interval,
+    };
+    loop {
+        if shared.failed.load(Ordering::Acquire) {
+            return Ok(Ended::ApplierFailed);
+        }
+        if shared.stop.load(Ordering::Acquire) {
+            if collector.may_end() && collector.batch_changes() > 0 {
+                reader.end_batch(replication, collector, None)?;
+            }
+            return Ok(Ended::Stopped);
+        }
+        reader.status(replication, false)?;
+        let wait = reader.wait();
+        let step = match replication.next(wait)? {
+            None => {
+                if reader.due() && collector.may_end() {
+                    reader.end_batch(replication, collector, None)?;
+                }
+                continue;
+            }
+            Some(Frame::Keepalive { end, reply, .. }) => {
+                shared.received.fetch_max(end.bytes(), Ordering::AcqRel);
+                let step = collector.keepalive(end);
+                if reply {
+                    reader.status(replication, true)?;
+                }
+                step
+            }
+            Some(Frame::XLogData { data, end, .. }) => {
+                shared.received.fetch_max(end.bytes(), Ordering::AcqRel);
+                let (_, message) = pgoutput::decode(data, false)?;
+                collector.message(message)?
+            }
+        };
+        match step {
+            Step::Continue => {}
+            Step::PartFull => {
+                let part = collector.cut_part();
+                reader.send(replication, part)?;
+            }
+            Step::TransactionEnd => {
+                if collector.batch_changes() > 0 {
+                    reader.batch_since.get_or_insert_with(Instant::now);
+                }
+            }
+            Step::Reached(at) => {
+                reader.end_batch(replication, collector, Some(at))?;
+                return Ok(Ended::Reached);
+            }
+        }
+        if collector.may_end()
+            && (reader.due() || collector.batch_full() || reader.idle_due(collector.applied()))
+        {
+            reader.end_batch(replication, collector, None)?;
+        }
+        if !replication.buffered() && reader.batch_since.is_some() {
+            std::thread::sleep(LAG_PAUSE);
+        }
+    }
+}
+
+struct Reader<'a> {
+    parts: &'a Sender<Part>,
+    shared: &'a Shared,
+    acknowledged: Lsn,
+    status_at: Instant,
+    batch_since: Option<Instant>,
+    last_end: (Lsn, Instant),
+    interval: Duration,
+}
+
+impl Reader<'_> {
+    fn due(&self) -> bool {
+        self.batch_since.is_some_and(|since| since.elapsed() >= self.interval)
+    }
+
+    fn idle_due(&self, applied: Lsn) -> bool {
+        let (at, since) = self.last_end;
+        let waited = since.elapsed();
+        self.batch_since.is_none()
+            && applied > at
+            && (waited >= IDLE_FENCE_EVERY
+                || (applied.bytes_since(at) >= IDLE_FENCE_BYTES && waited >= self.interval))
+    }
+
+    fn wait(&self) -> Duration {
+        match self.batch_since {
+            Some(since) => {
+                self.interval.saturating_sub(since.elapsed()).clamp(Duration::from_millis(1), TICK)
+            }
+            None => TICK,
+        }
+    }
+
+    /// Tells the server what is durable, when it asked, when that moved, or now and then.
+    fn status(&mut self, replication: &mut Replication, asked: bool) -> Result<()> {
+        let received = Lsn::new(self.shared.received.load(Ordering::Acquire));
+        let fence = Lsn::new(self.shared.fence.load(Ordering::Acquire));
+        let flushed = rules::may_acknowledge(fence, received.max(fence), self.acknowledged);
+        let moved = flushed > self.acknowledged;
+        if !asked && !moved && self.status_at.elapsed() < STATUS_EVERY {
+            return Ok(());
+        }
+        replication.send_status(received.max(flushed), flushed, flushed, false)?;
+        self.acknowledged = flushed;
+        self.status_at = Instant::now();
+        Ok(())
+    }
+
+    fn end_batch(
+        &mut self,
+        replication: &mut Replication,
+        collector: &mut Collector,
+        at: Option<Lsn>,
+    ) -> Result<()> {
+        let part = collector.end_batch(at)?;
+        self.batch_since = None;
+        self.last_end = (collector.applied(), Instant::now());
+        self.send(replication, part)
+    }
+
+    /// Hands a part on; while the applier is busy the server is kept informed.
+    fn send(&mut self, replication: &mut Replication, mut part: Part) -> Result<()> {
+        loop {
+            match self.parts.try_send(part) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Disconnected(_)) => {
+                    self.shared.failed.store(true, Ordering::Release);
+                    return Ok(());
+                }
+                Err(TrySendError::Full(back)) => {
+                    part = back;
+                    self.status(replication, false)?;
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+        }
+    }
+}
+
+/// After the reader ended: waits until the applier is done with what was sent, then tells the
+/// server the final fence and frees the slot.
+///
+/// # Errors
+/// The connection; the fence is durable all the same.
+pub fn close(mut replication: Replication, shared: &Shared) -> Result<()> {
+    let fence = Lsn::new(shared.fence.load(Ordering::Acquire));
+    let received = Lsn::new(shared.received.load(Ordering::Acquire));
+    replication.send_status(received.max(fence), fence, fence, false)?;
+    replication.finish()
+}
+
+/// A queue of parts between reader and applier.
+pub fn queue() -> (Sender<Part>, Receiver<Part>) {
+    crossbeam_channel::bounded(2)
+}
+
+/// A new shared state whose fence stands at `fence`.
+pub fn shared(fence: Lsn) -> Arc<Shared> {
+    let shared = Shared::default();
+    shared.fence.store(fence.bytes(), Ordering::Release);
+    Arc::new(shared)
+}

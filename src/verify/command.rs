@@ -1,0 +1,118 @@
+//! Names a position by a temporary slot, brings the lake to it, and compares table by table.
+
+use tokio::runtime::Handle;
+
+use crate::cli::output::VerifyOutput;
+use crate::config::Config;
+use crate::error::{Error, Kind, Result};
+use crate::handoff::follow::{OpenTable, Target, follow, open_tables};
+use crate::handoff::rules::Resume;
+use crate::handoff::session::{Session, blocking, load_types};
+use crate::observe::stop::StopSignal;
+use crate::source::catalog::{self, quote_literal};
+use crate::source::slot::{self, SlotOptions};
+use crate::source::wire::{SessionKind, Wire};
+use crate::verify::Comparison;
+
+/// Compares source and lake; no `wanted` means all tables of the pipeline.
+///
+/// # Errors
+/// A pipeline that is not live or that runs, a table it does not have, source or lake failing.
+pub async fn verify(config: &Config, wanted: &[String], stop: &StopSignal) -> Result<VerifyOutput> {
+    let mut session = Session::open(config).await?;
+    let not_live = || {
+        Error::new(Kind::Check, "the pipeline has not published its tables yet")
+            .next("let `tidegate run` finish the snapshot first")
+    };
+    let ledger = session.ledger.as_ref().ok_or_else(not_live)?;
+    let known: Vec<String> =
+        ledger.state().tables.iter().map(|t| format!("{}.{}", t.schema, t.name)).collect();
+    if let Some(odd) =
+        wanted.iter().find(|w| !known.iter().any(|k| k == *w || *k == format!("public.{w}")))
+    {
+        return Err(Error::config(format!("the pipeline has no table {odd:?}"))
+            .next(format!("choose from: {}", known.join(", "))));
+    }
+    let fence = ledger.fence().map(|fence| fence.lsn).ok_or_else(not_live)?;
+    match session.resume(fence).await? {
+        Resume::Stream { .. } => {}
+        Resume::Refuse(refusal) => return Err(Error::from(refusal)),
+        _ => return Err(not_live()),
+    }
+
+    let (source, name) = (session.source.clone(), temporary_name(&config.name));
+    let (boundary, keeper) = blocking(move || {
+        let mut wire = Wire::connect(&source, SessionKind::Replication)?;
+        let options = SlotOptions { temporary: true, ..SlotOptions::default() };
+        let boundary = slot::create_slot(&mut wire, &name, options)?;
+        Ok((boundary, wire))
+    })
+    .await?;
+    let at = boundary.base();
+    let tables = open_tables(&session).await?;
+    let reached = follow(&mut session, tables, Target::Lsn(at), stop).await?;
+    if reached != at {
+        return Err(Error::transient(format!("the lake came to {reached}, not to {at}"))
+            .next("run verify again"));
+    }
+    let patterns: Vec<String> = session
+        .ledger_mut()?
+        .state()
+        .tables
+        .iter()
+        .map(|table| catalog::for_table(&table.schema, &table.name))
+        .collect();
+    let infos = catalog::load_tables(&session.client, &patterns, session.server.version).await?;
+    let types = load_types(&session.client).await?;
+    let tables = open_tables(&session).await?;
+    let (source, snapshot) = (session.source.clone(), boundary.snapshot().as_str().to_owned());
+    let (lake, folder, runtime) =
+        (session.lake.clone(), config.state_dir.clone(), Handle::current());
+    let wanted = wanted.to_vec();
+    let stop = stop.clone();
+    let compared = blocking(move || {
+        std::fs::create_dir_all(&folder).map_err(|e| {
+            Error::failed(format!("the state folder {} can't be made", folder.display())).because(e)
+        })?;
+        let mut wire = Wire::connect(&source, SessionKind::Query)?;
+        wire.simple_query(&format!(
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT {}",
+            quote_literal(&snapshot)
+        ))?;
+        let mut compared = Vec::new();
+        for OpenTable { plan, table } in &tables {
+            let name = plan.to_string();
+            if !wanted.is_empty()
+                && !wanted.iter().any(|w| *w == name || format!("public.{w}") == name)
+            {
+                continue;
+            }
+            if stop.is_set() {
+                return Err(Error::failed("stopped before all tables were compared"));
+            }
+            let info = infos
+                .iter()
+                .find(|info| info.oid == plan.oid)
+                .ok_or_else(|| Error::failed(format!("{name}: gone from the source")))?;
+            let comparison = Comparison {
+                plan,
+                info,
+                types: &types,
+                lake: &lake,
+                table,
+                runtime: &runtime,
+                folder: &folder,
+            };
+            compared.push(comparison.run(&mut wire).map_err(|e| e.at(&name))?);
+        }
+        Ok(compared)
+    })
+    .await?;
+    drop(keeper);
+    Ok(VerifyOutput { equal: compared.iter().all(|table| table.equal), at, tables: compared })
+}
+
+/// A slot name of our own that lives as long as its connection.
+fn temporary_name(pipeline: &str) -> String {
+    format!("{pipeline}_verify_{}", std::process::id())
+}

@@ -235,3 +235,44 @@ fn a_stop_in_mid_stream_finishes_or_drops_the_batch() {
     pipeline.run_to_now();
     settled(&pipeline);
 }
+
+/// A copy that goes wrong in this way publishes nothing, and says what and where.
+fn refused_validation(rule: &str, config: &str, words: &[&str]) {
+    let mut pipeline = races(&rule.replace('-', "_"));
+    pipeline.config = pipeline.config.replace("[handoff]", &format!("[handoff]\n{config}"));
+    let finished = pipeline.run().wrong(rule).finish().expect_code(1);
+    for word in words {
+        assert!(finished.stderr.contains(word), "{word:?} is not in: {}", finished.stderr);
+    }
+    assert!(!pipeline.table("r").exists(), "something was published, or files are left");
+    let slots = format!(
+        "SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{}'",
+        pipeline.db.name()
+    );
+    assert_eq!(pipeline.sql().one(&slots), "0", "the slot is left");
+    assert_eq!(pipeline.status()["phase"], "failed");
+    pipeline.run().succeed();
+    settled(&pipeline);
+}
+
+#[test]
+fn a_row_that_the_copy_lost_publishes_nothing() {
+    refused_validation("lose-a-row", "", &["public.r", "were copied", "next:"]);
+}
+
+#[test]
+fn a_row_that_the_copy_doubled_publishes_nothing() {
+    refused_validation("double-a-row", "", &["public.r", "were copied", "next:"]);
+}
+
+#[test]
+fn a_key_that_stands_twice_publishes_nothing() {
+    // Without the count, so that it is the key that tells.
+    let config = "validate_count = false";
+    refused_validation("double-a-row", config, &["public.r", "is not unique", "next:"]);
+}
+
+#[test]
+fn a_file_that_reads_back_otherwise_publishes_nothing() {
+    refused_validation("write-another-row", "", &["public.r", "chunk", "read back", "next:"]);
+}

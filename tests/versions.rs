@@ -36,7 +36,7 @@ fn history(pipeline: &Pipeline) -> Vec<Committed> {
             .map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap())
             .collect();
         let (_, message) = pgoutput::decode(&data, false).unwrap();
-        let key = |tuple: &Tuple<'_>| values(tuple, &[])[0].clone();
+        let key = |tuple: &Tuple<'_>| first(tuple);
         match message {
             Message::Begin { final_lsn, .. } => {
                 all.push(Committed { lsn: final_lsn, changes: vec![] })
@@ -45,7 +45,7 @@ fn history(pipeline: &Pipeline) -> Vec<Committed> {
             Message::Update { old, new, .. } => {
                 let before = match &old {
                     Some(OldTuple::Key(old) | OldTuple::Full(old)) => key(old),
-                    None => values(&new, &[])[0].clone(),
+                    None => first(&new),
                 };
                 let known = state(&all, Lsn::MAX).get(&before).cloned().unwrap_or_default();
                 last(&mut all).push((Some(before), Some(values(&new, &known))));
@@ -62,6 +62,14 @@ fn history(pipeline: &Pipeline) -> Vec<Committed> {
 
 fn last(all: &mut [Committed]) -> &mut Vec<(Option<Option<String>>, Option<Row>)> {
     &mut all.last_mut().unwrap().changes
+}
+
+/// The key: the first column, which is never left out.
+fn first(tuple: &Tuple<'_>) -> Option<String> {
+    match tuple.iter().next().unwrap().unwrap() {
+        Datum::Text(text) => Some(String::from_utf8(text.to_vec()).unwrap()),
+        other => panic!("{other:?} is no key"),
+    }
 }
 
 fn values(tuple: &Tuple<'_>, known: &[Option<String>]) -> Row {

@@ -326,3 +326,158 @@ fn out_of_place(what: &str) -> Error {
     Error::failed(format!("the replication stream sent {what}"))
         .next("report this with the server's version; nothing was written")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::plan::RowIdentity;
+    use crate::source::catalog::ColumnInfo;
+    use crate::source::pgoutput::{RelationColumn, Tuple};
+    use crate::source::types::{ColumnOptions, TypeCatalog, TypeInfo, plan as plan_column};
+
+    const TABLE: u32 = 100;
+    const OTHER: u32 = 200;
+
+    fn table() -> Arc<TablePlan> {
+        let int4 = TypeInfo {
+            oid: 23,
+            schema: "pg_catalog".into(),
+            name: "int4".into(),
+            kind: 'b',
+            category: 'N',
+            elem: 0,
+            base: 0,
+            typmod: -1,
+            output: ("pg_catalog".into(), "int4out".into()),
+            output_arg: 23,
+            is_array: false,
+            delimiter: b',',
+        };
+        let types = TypeCatalog { by_oid: HashMap::from([(23, int4)]), ..TypeCatalog::default() };
+        let column = ColumnInfo {
+            attnum: 1,
+            name: "id".into(),
+            type_oid: 23,
+            typmod: -1,
+            type_name: "integer".into(),
+            not_null: true,
+            generated: '\0',
+            missing: None,
+            missing_differs: false,
+        };
+        let column = plan_column(&types, &column, &ColumnOptions::default()).unwrap();
+        Arc::new(TablePlan {
+            oid: TABLE,
+            schema: "public".into(),
+            name: "t".into(),
+            folder: "public/t".into(),
+            columns: Arc::new([column]),
+            left_out: vec!["twice".into()],
+            identity: RowIdentity::Key(vec![0]),
+            fingerprint: String::new(),
+            prefix: "_tg_".into(),
+        })
+    }
+
+    fn relation(oid: u32, columns: &[(&str, u32)]) -> Message<'static> {
+        let columns = columns.iter().map(|(name, type_oid)| RelationColumn {
+            key: false,
+            name: (*name).to_owned(),
+            type_oid: *type_oid,
+            typmod: -1,
+        });
+        Message::Relation(Relation {
+            oid,
+            namespace: "public".into(),
+            name: "t".into(),
+            identity: b'd',
+            columns: columns.collect(),
+        })
+    }
+
+    fn begin(lsn: u64) -> Message<'static> {
+        Message::Begin { final_lsn: Lsn::new(lsn), commit_time_us: 0, xid: 1 }
+    }
+
+    fn commit(lsn: u64) -> Message<'static> {
+        let (commit_lsn, end_lsn) = (Lsn::new(lsn), Lsn::new(lsn + 8));
+        Message::Commit { commit_lsn, end_lsn, commit_time_us: 0 }
+    }
+
+    fn insert(rel: u32) -> Message<'static> {
+        Message::Insert { rel, new: Tuple::parse(b"\0\x01t\0\0\0\x017").unwrap() }
+    }
+
+    fn collector(until: Option<u64>) -> Collector {
+        let limits = Limits {
+            part_bytes: 1 << 20,
+            batch_changes: 1000,
+            until: until.map(Lsn::new),
+            not_before: Lsn::new(120),
+        };
+        let mut collector = Collector::new(&[(table(), Lsn::new(150))], Lsn::new(100), limits);
+        collector.message(relation(TABLE, &[("id", 23), ("twice", 23)])).unwrap();
+        collector
+    }
+
+    #[test]
+    fn what_the_table_shows_already_is_skipped_and_the_rest_is_taken() {
+        let mut collector = collector(None);
+        for lsn in [100, 149, 150, 200] {
+            collector.message(begin(lsn)).unwrap();
+            collector.message(insert(TABLE)).unwrap();
+            collector.message(commit(lsn)).unwrap();
+        }
+        let part = collector.end_batch(None).unwrap();
+        let lsns: Vec<u64> = part.transactions.iter().map(|t| t.commit_lsn.bytes()).collect();
+        assert_eq!(lsns, [150, 200]);
+        assert_eq!(part.end.unwrap().applied, Lsn::new(208));
+        assert_eq!(part.tables[0].changes.iter().map(|c| c.seq).collect::<Vec<_>>(), [1, 1]);
+    }
+
+    #[test]
+    fn a_batch_does_not_end_inside_a_transaction_nor_below_a_table_that_is_ahead() {
+        let mut collector = collector(None);
+        assert!(!collector.may_end());
+        collector.message(begin(130)).unwrap();
+        assert!(!collector.may_end() && collector.end_batch(None).is_err());
+        collector.keepalive(Lsn::new(500));
+        assert_eq!(collector.applied(), Lsn::new(100));
+        collector.message(commit(130)).unwrap();
+        assert!(collector.may_end());
+    }
+
+    #[test]
+    fn a_transaction_at_or_above_the_target_is_not_begun() {
+        let mut collector = collector(Some(200));
+        collector.message(begin(199)).unwrap();
+        collector.message(commit(199)).unwrap();
+        let step = collector.message(begin(200)).unwrap();
+        assert!(matches!(step, Step::Reached(at) if at == Lsn::new(200)));
+        assert!(!collector.in_transaction());
+        assert!(matches!(collector.keepalive(Lsn::new(200)), Step::Reached(_)));
+    }
+
+    #[test]
+    fn tables_that_are_not_replicated_cost_nothing() {
+        let mut collector = collector(None);
+        collector.message(relation(OTHER, &[("x", 25)])).unwrap();
+        collector.message(begin(300)).unwrap();
+        for _ in 0..10_000 {
+            assert!(matches!(collector.message(insert(OTHER)).unwrap(), Step::Continue));
+        }
+        collector.message(insert(TABLE)).unwrap();
+        collector.message(commit(300)).unwrap();
+        let part = collector.end_batch(None).unwrap();
+        assert_eq!((part.changes(), part.tables[0].changes[0].seq), (1, 10_001));
+    }
+
+    #[test]
+    fn changed_columns_stop_the_table_in_words() {
+        for columns in [&[("id", 20)][..], &[("id", 23), ("new", 23)], &[("other", 23)], &[]] {
+            let error = collector(None).message(relation(TABLE, columns)).unwrap_err();
+            assert!(error.to_string().contains("public.t"), "{error}");
+            assert!(error.next_step().is_some());
+        }
+    }
+}

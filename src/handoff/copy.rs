@@ -270,13 +270,29 @@ impl<'a> ChunkSink<'a> {
 
     fn flush(&mut self) -> Result<()> {
         let batch = self.rows.finish_snapshot(self.run.base)?;
-        self.digest.update(&batch)?;
+        if failpoint::wrong("lose-a-row") && batch.num_rows() > 1 {
+            self.keep(&batch.slice(1, batch.num_rows() - 1))?;
+        } else if failpoint::wrong("double-a-row") {
+            self.keep(&batch)?;
+            self.keep(&batch.slice(0, 1))?;
+        } else {
+            self.keep(&batch)?;
+        }
+        Ok(())
+    }
+
+    /// Digests, indexes and writes a batch.
+    fn keep(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.digest.update(batch)?;
+        if failpoint::wrong("write-another-row") {
+            self.digest.rows += 1;
+        }
         if let Some((encoder, runs)) = &mut self.keys {
             let overflow_name = format!("{}overflow", self.plan.prefix);
             if !encoder.whole_row() {
-                keys_not_null(&batch, encoder.names(), &overflow_name)?;
+                keys_not_null(batch, encoder.names(), &overflow_name)?;
             }
-            let keys = encoder.encode_batch(&batch, &overflow_name)?;
+            let keys = encoder.encode_batch(batch, &overflow_name)?;
             for index in 0..keys.len() {
                 let row = u32::try_from(self.written + index as u64)
                     .map_err(|_| Error::failed("a chunk of more than 4 billion rows"))?;
@@ -294,7 +310,7 @@ impl<'a> ChunkSink<'a> {
                 &file_options(self.plan),
             )?),
         };
-        writer.write(&batch)?;
+        writer.write(batch)?;
         self.written += batch.num_rows() as u64;
         let bytes = writer.bytes_written();
         self.run.progress.add(batch.num_rows() as u64, bytes.saturating_sub(self.bytes));

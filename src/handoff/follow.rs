@@ -130,7 +130,8 @@ pub async fn follow(
         batch_changes: config.stream.max_batch_rows as usize,
         until: match target {
             Target::Forever => None,
-            Target::Lsn(until) => Some(until),
+            // After a crash some table may be beyond the target: then all are brought that far.
+            Target::Lsn(until) => Some(until.max(reached(&tables))),
         },
         not_before: reached(&tables),
     };

@@ -39,6 +39,9 @@ pub struct Session {
 pub fn connect_options(config: &Config) -> Result<ConnectOptions> {
     let source = config.source()?;
     let mut options = ConnectOptions::from_url(&source.url)?;
+    if !source.url.contains("connect_timeout") {
+        options.connect_timeout = config.limits.connect_timeout;
+    }
     if let Some(password) = source.password()? {
         options.password = Some(Secret::new(password));
     }

@@ -57,7 +57,10 @@ const MIN_CHUNK_BYTES: u64 = 16 << 20;
 pub async fn take(session: &mut Session, stop: &StopSignal) -> Result<()> {
     let (tables, types) = prepare(session).await?;
     let plans = session.plans(&tables, &types)?;
+    remove_files(session).await?;
     let published = published(session, &plans).await?;
+    // Only now: until everything was looked at, a running generation keeps its slot.
+    drop_slot(session).await?;
     announce(session, &tables, &plans, &published).await?;
     failpoint::at("handoff.announced")?;
     match copy_and_record(session, &tables, &plans, &published, stop).await {
@@ -73,13 +76,14 @@ pub async fn take(session: &mut Session, stop: &StopSignal) -> Result<()> {
 async fn prepare(
     session: &mut Session,
 ) -> Result<(Vec<TableInfo>, crate::source::types::TypeCatalog)> {
-    drop_leftovers(session).await?;
     let ours = session.ledger.as_ref().is_some_and(|l| l.state().created_publication);
+    let own_slot = session.ledger.as_ref().is_some_and(|l| l.state().created_slot);
     let request = check::CheckRequest {
         tables: session.config.tables()?,
         slot: &session.config.name,
         publication: &session.config.name,
-        started: false,
+        // Our own slot goes before the new one is made.
+        started: own_slot && session.slot().await?.is_some(),
         publication_ours: ours,
         server: Some(&session.server),
     };
@@ -96,18 +100,20 @@ async fn prepare(
     session.tables().await
 }
 
-/// Removes the slot and the files of a run that was never published.
-async fn drop_leftovers(session: &mut Session) -> Result<()> {
+/// Removes the files of a run that was never published.
+async fn remove_files(session: &Session) -> Result<()> {
     let Some(ledger) = &session.ledger else { return Ok(()) };
-    let state = ledger.state().clone();
-    if state.created_slot {
-        let dropped = slot::drop_slot(&session.client, &session.config.name).await?;
-        if dropped {
-            tracing::info!(run = state.run, "dropped the slot of an unfinished snapshot");
-        }
-    }
-    for table in &state.tables {
+    for table in &ledger.state().tables {
         session.lake.remove_unpublished(&table.folder).await?;
+    }
+    Ok(())
+}
+
+/// Drops the slot of an earlier run or generation, if we made it.
+async fn drop_slot(session: &Session) -> Result<()> {
+    let ours = session.ledger.as_ref().is_some_and(|ledger| ledger.state().created_slot);
+    if ours && slot::drop_slot(&session.client, &session.config.name).await? {
+        tracing::info!(slot = session.config.name, "dropped the slot of the run before this one");
     }
     Ok(())
 }

@@ -76,7 +76,7 @@ impl Lake {
 
     fn open_folder(path: &FsPath) -> Result<Lake> {
         let wrong = |e: std::io::Error| {
-            Error::config(format!("the lake's folder {} can't be used", path.display()))
+            Error::new(Kind::Check, format!("the lake's folder {} can't be used", path.display()))
                 .because(e)
                 .next("create it, or give the user that runs tidegate the right to")
         };

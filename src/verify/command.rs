@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::error::{Error, Kind, Result};
 use crate::handoff::follow::{OpenTable, Target, follow, open_tables};
 use crate::handoff::rules::Resume;
-use crate::handoff::session::{Session, blocking, load_types};
+use crate::handoff::session::{Session, blocking};
 use crate::observe::stop::StopSignal;
 use crate::source::catalog::{self, quote_literal};
 use crate::source::slot::{self, SlotOptions};
@@ -63,7 +63,6 @@ pub async fn verify(config: &Config, wanted: &[String], stop: &StopSignal) -> Re
         .map(|table| catalog::for_table(&table.schema, &table.name))
         .collect();
     let infos = catalog::load_tables(&session.client, &patterns, session.server.version).await?;
-    let types = load_types(&session.client).await?;
     let tables = open_tables(&session).await?;
     let (source, snapshot) = (session.source.clone(), boundary.snapshot().as_str().to_owned());
     let (lake, folder, runtime) =
@@ -97,7 +96,6 @@ pub async fn verify(config: &Config, wanted: &[String], stop: &StopSignal) -> Re
             let comparison = Comparison {
                 plan,
                 info,
-                types: &types,
                 lake: &lake,
                 table,
                 runtime: &runtime,

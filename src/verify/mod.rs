@@ -25,7 +25,7 @@ use crate::lake::{Lake, LakeTable, scan_file};
 use crate::source::catalog::TableInfo;
 use crate::source::catalog::{quote_ident, sql_name};
 use crate::source::types::render::render;
-use crate::source::types::{RowsBuilder, TypeCatalog};
+use crate::source::types::{ColumnPlan, RowsBuilder};
 use crate::source::wire::Wire;
 use spill::{Differences, KeyHash, RowText, Side, compare};
 
@@ -38,8 +38,6 @@ pub struct Comparison<'a> {
     pub plan: &'a TablePlan,
     /// Its catalog entry: the leaves to read.
     pub info: &'a TableInfo,
-    /// For the output functions.
-    pub types: &'a TypeCatalog,
     /// The lake.
     pub lake: &'a Lake,
     /// The table at the version to compare.
@@ -82,15 +80,13 @@ impl Comparison<'_> {
         wire: &mut Wire,
         with: &mut dyn FnMut(&RowText) -> Result<()>,
     ) -> Result<()> {
-        let mut columns = Vec::with_capacity(self.plan.columns.len());
-        for column in self.plan.columns.iter() {
-            let (schema, function) = &self.types.get(column.type_oid)?.output;
-            columns.push(format!(
-                "pg_catalog.textin({}({}))",
-                sql_name(schema, function),
-                quote_ident(&column.name)
-            ));
-        }
+        // format() calls the type's output function, whatever the type; IS NULL would also hold for a
+        // row of NULLs, which prints as something.
+        let text = |column: &ColumnPlan| {
+            let name = quote_ident(&column.name);
+            format!("CASE WHEN {name} IS DISTINCT FROM NULL THEN pg_catalog.format('%s', {name}) END")
+        };
+        let columns: Vec<String> = self.plan.columns.iter().map(text).collect();
         let columns = columns.join(", ");
         let mut row = RowText::default();
         for leaf in &self.info.leaves {

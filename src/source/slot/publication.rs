@@ -184,20 +184,22 @@ fn bent(publication: &str, published: &PublishedTable, table: &TableInfo) -> Vec
                 whole.clone(),
             ));
         } else if !unsent.is_empty() {
-            findings.push(Finding::warning(
+            // The copy would have values that the stream never changes.
+            findings.push(Finding::error(
                 "publication-column-list",
                 table.display(),
-                format!("its column list leaves out {}", unsent.join(", ")),
-                format!("to replicate every column: {whole}"),
+                format!("its column list leaves out {}, and the snapshot would not", unsent.join(", ")),
+                whole.clone(),
             ));
         }
     }
     if let Some(filter) = &published.row_filter {
-        findings.push(Finding::warning(
+        // The copy would have rows that the stream never changes.
+        findings.push(Finding::error(
             "publication-row-filter",
             table.display(),
-            format!("only rows that satisfy {filter} are published"),
-            format!("to replicate every row: {whole}"),
+            format!("only changes of rows that satisfy {filter} are published, and the snapshot would have all rows"),
+            whole.clone(),
         ));
     }
     findings

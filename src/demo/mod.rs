@@ -18,7 +18,7 @@ use tokio_postgres::Client;
 use crate::cli::output::{VersionOutput, print};
 use crate::cli::text::{self, Style};
 use crate::config::{Config, Flags};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::handoff::run::{self as pipeline, Until};
 use crate::handoff::session::{blocking, connect_options};
 use crate::lake::{self, Lake, VersionInfo};
@@ -47,13 +47,17 @@ const SHOWN: usize = 4;
 ///
 /// # Errors
 /// There is no PostgreSQL, the folder is in use, a step failed or was stopped, or source and lake
-/// differ at the end ([`Kind::Different`](crate::error::Kind::Different)).
+/// differ at the end ([`Kind::Different`]).
 pub async fn run(dir: &Path, data: Option<&Path>, stop: &StopSignal) -> Result<()> {
     let start = Instant::now();
     let bin = find_postgres()?;
     let place = Place::claim(dir)?;
     let folder = place.server()?;
-    let server = blocking(move || PrivateServer::start(bin, &folder, Options::default())).await?;
+    let options = Options {
+        settings: vec![("max_slot_wal_keep_size".into(), "4GB".into())],
+        ..Options::default()
+    };
+    let server = blocking(move || PrivateServer::start(bin, &folder, options)).await?;
     let shown = show(&place, &server, data, stop).await;
     // Stops it and removes its folder, whatever came of the rest.
     blocking(move || {
@@ -61,7 +65,14 @@ pub async fn run(dir: &Path, data: Option<&Path>, stop: &StopSignal) -> Result<(
         Ok(())
     })
     .await?;
-    shown?;
+    match shown {
+        // Whatever it ended in, the reason is known.
+        Err(error) if stop.is_set() && error.kind() != Kind::Different => {
+            tracing::debug!("ended in: {error}");
+            return Err(stopped());
+        }
+        shown => shown?,
+    }
     say("")?;
     say(&format!("Done in {} s. The server is gone, the lake is yours.", start.elapsed().as_secs()))
 }
@@ -102,21 +113,26 @@ async fn show(
 
     step(3, "Snapshot, handoff, drain - while they write")?;
     let began = Instant::now();
-    let fence = pipeline::run(&config, Until::CaughtUp, false, stop).await?;
+    pipeline::run(&config, Until::CaughtUp, false, stop).await?;
     going_on(stop)?;
     let lake = Lake::open(config.lake()?)?;
     let flights = Lake::table_folder("public", "flights");
     let handoff = lake::versions(&lake, &flights).await?;
     let base = handoff.first().and_then(|v| v.base).unwrap_or_default();
-    say(&format!("version 0 of every table shows the database exactly at {base}"))?;
     say(&format!(
-        "after {:.1} s the lake is live at {fence}; meanwhile committed: {}",
-        began.elapsed().as_secs_f64(),
-        words(writers.written())
+        "copied in {:.1} s: version 0 of every table shows the database exactly at {base}",
+        began.elapsed().as_secs_f64()
+    ))?;
+    say(&format!("committed meanwhile: {}", words(writers.written())))?;
+    let fence = pipeline::run(&config, Until::CaughtUp, false, stop).await?;
+    going_on(stop)?;
+    say(&format!(
+        "drained: all of that is in the lake too, {:.1} s after the start, up to {fence}",
+        began.elapsed().as_secs_f64()
     ))?;
 
     step(4, "Live: every committed change, in commits of its own")?;
-    follow(&config, &lake, &flights, handoff.len(), stop).await?;
+    follow(&config, &lake, &flights, &writers, stop).await?;
     let written = writers.stop().await?;
     say(&format!("the writers stop; they committed {}", words(written)))?;
     let fence = pipeline::run(&config, Until::CaughtUp, false, stop).await?;
@@ -137,8 +153,8 @@ async fn show(
     let newest = versions.last().map_or(0, |v| v.version);
     say(&list(versions))?;
     say("")?;
-    say(&format!("The same query at version 0, the handoff, and at version {newest}, now:"))?;
-    say(&indent(&then_and_now::SQL.replace("{version}", &format!("0 -- or {newest}"))))?;
+    say(&format!("One query at version 0, the handoff, and the same at version {newest}, now:"))?;
+    say(&indent(then_and_now::SQL))?;
     let airlines = Lake::table_folder("public", "airlines");
     say(&then_and_now::compare(&lake, &flights, &airlines, newest).await?)?;
 
@@ -173,13 +189,13 @@ async fn follow(
     config: &Config,
     lake: &Lake,
     folder: &str,
-    known: usize,
+    writers: &Writers,
     stop: &StopSignal,
 ) -> Result<()> {
     let enough = StopSignal::manual();
     let following = pipeline::run(config, Until::Forever, false, &enough);
     let watching = async {
-        let watched = watch(lake, folder, known, stop).await;
+        let watched = watch(lake, folder, writers, stop).await;
         enough.request();
         watched
     };
@@ -197,10 +213,11 @@ async fn follow(
     going_on(stop)
 }
 
-async fn watch(lake: &Lake, folder: &str, known: usize, stop: &StopSignal) -> Result<()> {
+async fn watch(lake: &Lake, folder: &str, writers: &Writers, stop: &StopSignal) -> Result<()> {
     let start = Instant::now();
+    let known = lake::versions(lake, folder).await?.len();
     let mut seen = known;
-    loop {
+    while writers.are_writing() {
         for version in lake::versions(lake, folder).await?.iter().skip(seen) {
             seen += 1;
             say(&format!(
@@ -224,6 +241,8 @@ async fn watch(lake: &Lake, folder: &str, known: usize, stop: &StopSignal) -> Re
             () = stop.requested() => return Ok(()),
         }
     }
+    // One of them failed; stopping them says why.
+    Ok(())
 }
 
 /// From the last transaction's commit at the source to the version's commit in the lake.

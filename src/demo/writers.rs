@@ -100,6 +100,11 @@ impl Writers {
         *self.total.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether all of them still write.
+    pub fn are_writing(&self) -> bool {
+        self.tasks.iter().all(|task| !task.is_finished())
+    }
+
     /// Lets each finish its transaction, and gives what they committed.
     ///
     /// # Errors
@@ -136,14 +141,15 @@ impl Job {
 /// Delays grow, a flight is added and corrected at once, now and then some are cancelled.
 async fn operations(t: &Transaction<'_>, id: i64, turn: u64) -> Did {
     const DELAY: &str = "UPDATE flights SET dep_delay = coalesce(dep_delay, 0) + 15 \
-        WHERE id BETWEEN $1 AND $1 + 39 AND id % 2 = 0";
+        WHERE id BETWEEN $1::bigint AND $1 + 39 AND id % 2 = 0";
     const ADD: &str = "INSERT INTO flights (year, month, day, dep_delay, carrier, flight, tailnum, \
         origin, dest, distance, time_hour) SELECT year, month, day, 0, carrier, flight, tailnum, \
-        origin, dest, distance, time_hour FROM flights WHERE id BETWEEN $1 AND $1 + 4";
+        origin, dest, distance, time_hour FROM flights WHERE id BETWEEN $1::bigint AND $1 + 4";
     // In a subquery: for the volatile function itself there would be no index scan.
     const CORRECT: &str = "UPDATE flights SET dep_delay = dep_delay + 7 \
         WHERE id = (SELECT currval(pg_get_serial_sequence('public.flights', 'id')))";
-    const CANCEL: &str = "DELETE FROM flights WHERE id BETWEEN $1 + 40 AND $1 + 45 AND id % 2 = 0";
+    const CANCEL: &str =
+        "DELETE FROM flights WHERE id BETWEEN $1::bigint + 40 AND $1 + 45 AND id % 2 = 0";
     let mut written = Written { updated: t.execute(DELAY, &[&id]).await?, ..Written::default() };
     if turn.is_multiple_of(2) {
         written.inserted = t.execute(ADD, &[&id]).await?;
@@ -160,12 +166,12 @@ async fn operations(t: &Transaction<'_>, id: i64, turn: u64) -> Did {
 /// Wide remarks, updates of rows that have them, and flights that get a new key.
 async fn remarks(t: &Transaction<'_>, id: i64, turn: u64) -> Did {
     const WIDE: &str = "UPDATE flights SET remarks = repeat(md5($1::bigint::text), 180) \
-        WHERE id BETWEEN $1 AND $1 + 3 AND id % 2 = 1";
+        WHERE id BETWEEN $1::bigint AND $1 + 3 AND id % 2 = 1";
     // The remarks written at the start stand at every 500th flight.
     const UNCHANGED: &str = "UPDATE flights SET arr_delay = coalesce(arr_delay, 0) + 1 \
-        WHERE id BETWEEN $1 AND $1 + 999 AND id % 2 = 1 AND remarks IS NOT NULL";
-    const KEY: &str =
-        "UPDATE flights SET id = DEFAULT WHERE id BETWEEN $1 + 10 AND $1 + 11 AND id % 2 = 1";
+        WHERE id BETWEEN $1::bigint AND $1 + 999 AND id % 2 = 1 AND remarks IS NOT NULL";
+    const KEY: &str = "UPDATE flights SET id = DEFAULT \
+        WHERE id BETWEEN $1::bigint + 10 AND $1 + 11 AND id % 2 = 1";
     let mut written = Written { wide: t.execute(WIDE, &[&id]).await?, ..Written::default() };
     written.updated = written.wide + t.execute(UNCHANGED, &[&id]).await?;
     if turn.is_multiple_of(3) {
@@ -181,9 +187,9 @@ async fn weather(t: &Transaction<'_>, turn: u64) -> Did {
     match turn % 8 {
         0 => {
             const CORRECT: &str = "UPDATE weather SET temp = temp + 0.5, precip = precip + 0.01 \
-                WHERE origin = 'JFK' AND month = 1 + $1 % 12 AND day = 1 + $1 % 28";
+                WHERE origin = 'JFK' AND month = 1 + $1::int % 12 AND day = 1 + $1 % 28";
             const FORGET: &str = "DELETE FROM weather WHERE ctid IN \
-                (SELECT ctid FROM weather WHERE hour = $1 % 24 LIMIT 1)";
+                (SELECT ctid FROM weather WHERE hour = $1::int % 24 LIMIT 1)";
             let turn = (turn / 8) as i32;
             written.updated = t.execute(CORRECT, &[&turn]).await?;
             written.deleted = t.execute(FORGET, &[&turn]).await?;

@@ -3,11 +3,11 @@
 //! [`LakeTable`](super::LakeTable) is the newest version, proven to be continued; this is any
 //! version whose files are still there, with the masks of that version, and proves nothing more.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
-use std::collections::BTreeMap;
 use tokio::runtime::Handle;
 
 use super::log::TableLog;

@@ -287,7 +287,8 @@ fn how_to_open(lake: &Lake, folder: &str, place: &str) -> String {
 
 fn words(written: Written) -> String {
     format!(
-        "{} transactions ({} rows inserted, {} updated, {} deleted; {} keys changed, {} wide values)",
+        "{} transactions ({} rows inserted, {} updated, {} deleted; {} keys changed, \
+         {} wide values)",
         count(written.transactions),
         count(written.inserted),
         count(written.updated),

@@ -494,6 +494,15 @@ impl Drop for PrivateServer {
     }
 }
 
+/// Whether the user that a private server runs as gets into this folder. Root's own folders are
+/// closed to it.
+pub fn can_enter(folder: &Path) -> bool {
+    let Ok(user) = ServerUser::find() else { return false };
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "cd -- \"$0\" 2>/dev/null"]).arg(folder).current_dir("/");
+    finish(user.apply(&mut command), "sh").is_ok_and(|answer| answer.status.success())
+}
+
 /// Why a server did not start: something that may pass, or not.
 enum Refused {
     ForNow(Error),

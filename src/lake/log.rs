@@ -155,12 +155,24 @@ impl TableLog {
     /// # Errors
     /// The log can't be read.
     pub async fn load(lake: &Lake, folder: &str) -> Result<Option<(TableLog, EagerSnapshot)>> {
+        Self::load_at(lake, folder, None).await
+    }
+
+    /// Reads a version, the newest if none is named; `None` if there is no table.
+    ///
+    /// # Errors
+    /// The log can't be read, or does not have the version.
+    pub async fn load_at(
+        lake: &Lake,
+        folder: &str,
+        version: Option<u64>,
+    ) -> Result<Option<(TableLog, EagerSnapshot)>> {
         let store = lake.log_store(folder)?;
         let wrong = |e| delta_error(format!("reading the log of {folder}"), e);
         if !store.is_delta_table_location().await.map_err(wrong)? {
             return Ok(None);
         }
-        let snapshot = EagerSnapshot::try_new(store.as_ref(), None).await.map_err(wrong)?;
+        let snapshot = EagerSnapshot::try_new(store.as_ref(), version).await.map_err(wrong)?;
         let mut log = TableLog {
             lake: lake.clone(),
             folder: folder.to_owned(),

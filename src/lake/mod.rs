@@ -30,6 +30,7 @@ pub mod store;
 pub mod table;
 #[cfg(test)]
 mod tests;
+pub mod travel;
 
 pub use checkpoint::{Checkpoint, SourceIdentity, SourceTable, Tag, VersionKind};
 pub use digest::RowDigest;
@@ -39,3 +40,4 @@ pub use ledger::{Event, Fence, Ledger, Phase, PipelineState, TableEntry};
 pub use read::{ScanBatch, digest_file, read_rows, scan_file};
 pub use store::Lake;
 pub use table::{Change, CommitOutcome, LakeTable, LiveFile};
+pub use travel::PastTable;

@@ -609,7 +609,7 @@ impl Plan {
 }
 
 /// The live files of a snapshot, numbered, with their masks.
-async fn live_files(
+pub(super) async fn live_files(
     log: &TableLog,
     snapshot: &EagerSnapshot,
     known: &BTreeMap<String, FileNo>,

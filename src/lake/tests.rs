@@ -217,6 +217,39 @@ async fn deltalake_sees_the_files_and_vectors_of_every_version() {
     assert_eq!(snapshot_txn(&lake).await, Some(160));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_version_is_read_with_the_masks_it_had() {
+    for lake in [local().1, memory().1] {
+        a_life(&lake).await;
+        let expected: [&[i64]; 5] = [
+            &(0..20).collect::<Vec<_>>(),
+            &[0, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 100, 102],
+            &[0, 5, 6, 7, 8, 9, 100, 102],
+            &[0, 5, 6, 7, 8, 9, 100, 102],
+            &[200, 201],
+        ];
+        for (version, expected) in (0..).zip(expected) {
+            let past = PastTable::open(&lake, FOLDER, Some(version)).await.unwrap().unwrap();
+            assert_eq!((past.version(), past.live_rows()), (version, expected.len() as u64));
+            let runtime = Handle::current();
+            let scan = move || {
+                let mut ids = Vec::new();
+                past.scan(&runtime, &["id"], |batch| {
+                    ids.extend(batch.column(0).as_primitive::<Int64Type>().values());
+                    Ok(())
+                })
+                .unwrap();
+                assert!(past.scan(&runtime, &["ID"], |_| Ok(())).is_err(), "no such column");
+                ids.sort_unstable();
+                ids
+            };
+            assert_eq!(tokio::task::spawn_blocking(scan).await.unwrap(), expected);
+        }
+        assert!(PastTable::open(&lake, FOLDER, Some(5)).await.is_err(), "no such version");
+        assert!(PastTable::open(&lake, "public/none", None).await.unwrap().is_none());
+    }
+}
+
 async fn snapshot_txn(lake: &Lake) -> Option<i64> {
     let log = lake.log_store(FOLDER).unwrap();
     let snapshot = EagerSnapshot::try_new(log.as_ref(), None).await.unwrap();

@@ -304,7 +304,7 @@ pub struct CheckArgs {
     pipeline: PipelineArgs,
     #[command(flatten)]
     tables: TablesArgs,
-    /// Answer in JSON
+    /// Answer in JSON (schemas/check.schema.json)
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 }

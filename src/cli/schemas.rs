@@ -9,6 +9,8 @@ use schemars::{JsonSchema, Schema};
 use super::output::{StatusOutput, VerifyOutput, VersionOutput};
 use crate::config::File;
 use crate::error::{Error, Result};
+use crate::lake::{Checkpoint, Fence, PipelineState, Tag};
+use crate::source::check::CheckReport;
 
 /// Every schema with the name of its file.
 pub fn schemas() -> Vec<(&'static str, Schema)> {
@@ -17,6 +19,12 @@ pub fn schemas() -> Vec<(&'static str, Schema)> {
         ("status.schema.json", written::<StatusOutput>()),
         ("versions.schema.json", written::<Vec<VersionOutput>>()),
         ("verify.schema.json", written::<VerifyOutput>()),
+        ("check.schema.json", written::<CheckReport>()),
+        // What stands in the lake; keys that are left out when empty may be absent.
+        ("checkpoint.schema.json", stored::<Checkpoint>()),
+        ("tag.schema.json", stored::<Tag>()),
+        ("pipeline.schema.json", stored::<PipelineState>()),
+        ("fence.schema.json", stored::<Fence>()),
     ]
 }
 
@@ -28,6 +36,12 @@ pub fn read<T: JsonSchema>() -> Schema {
 /// The schema of what Tidegate writes: every key is there.
 pub fn written<T: JsonSchema>() -> Schema {
     SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<T>()
+}
+
+/// The schema of what Tidegate keeps in the lake: what it reads back, which is what any version of
+/// it has written.
+pub fn stored<T: JsonSchema>() -> Schema {
+    read::<T>()
 }
 
 /// The text of a schema's file.

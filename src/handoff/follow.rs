@@ -20,7 +20,9 @@ use crate::handoff::{index, rules};
 use crate::lake::{LakeTable, Ledger};
 use crate::observe::stop::StopSignal;
 use crate::position::Lsn;
-use crate::source::catalog;
+use crate::source::catalog::{self, TableInfo};
+use crate::source::check::Severity;
+use crate::source::slot;
 use crate::source::wire::{SessionKind, Wire};
 
 /// How far to follow.
@@ -50,6 +52,7 @@ pub async fn open_tables(session: &Session) -> Result<Vec<OpenTable>> {
     let patterns: Vec<String> =
         state.tables.iter().map(|table| catalog::for_table(&table.schema, &table.name)).collect();
     let found = catalog::load_tables(&session.client, &patterns, session.server.version).await?;
+    still_published(session, &found).await?;
     let types = crate::handoff::session::load_types(&session.client).await?;
     let plans = session.plans(&found, &types)?;
     let mut open = Vec::with_capacity(plans.len());
@@ -73,6 +76,35 @@ pub async fn open_tables(session: &Session) -> Result<Vec<OpenTable>> {
         open.push(OpenTable { plan: plan.clone(), table });
     }
     Ok(open)
+}
+
+/// The publication must still send every change of the tables: what it left out while it did not is
+/// in no stream, so it is not enough to mend it.
+async fn still_published(session: &Session, tables: &[TableInfo]) -> Result<()> {
+    let name = &session.config.name;
+    let publication = slot::publication_info(&session.client, name, session.server.version).await?;
+    let wrong: Vec<String> = match &publication {
+        None => vec!["it is gone".to_owned()],
+        Some(publication) => slot::problems(publication, tables)
+            .into_iter()
+            .filter(|finding| finding.severity == Severity::Error)
+            .map(|finding| format!("{}: {}", finding.subject, finding.what))
+            .collect(),
+    };
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::HistoryLost,
+        format!(
+            "the publication {name} was changed since the snapshot, and changes are missing from \
+             the stream: {}",
+            wrong.join("; ")
+        ),
+    )
+    .next(
+        "mend or drop the publication, and start a new generation with `tidegate run --resnapshot`",
+    ))
 }
 
 /// Whether the stream's values are asked for in binary form.

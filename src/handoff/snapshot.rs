@@ -383,6 +383,12 @@ async fn copy(
     let mut tasks: Vec<Task> = all.into_iter().map(Task::Copy).collect();
     if config.handoff.validate_count {
         for (index, table) in tables.iter().enumerate() {
+            // Nothing to count in a partitioned table that has no partition yet.
+            if table.leaves.is_empty()
+                && let Some(copied) = copied.get_mut(index)
+            {
+                copied.counted = Some(0);
+            }
             for leaf in &table.leaves {
                 tasks.push(Task::Count(index, (leaf.schema.clone(), leaf.name.clone())));
             }
@@ -391,6 +397,9 @@ async fn copy(
     let rows: f64 = tables.iter().map(|table| table.rows_estimated.max(0.0)).sum();
     let progress = Progress::new(ProgressKind::Snapshot, Some(rows as u64), None);
     progress.set_tables(tables.len() as u64);
+    for _ in copied.iter().filter(|table| table.chunks == 0) {
+        progress.table_done();
+    }
     let run_id = session.ledger_mut()?.state().run.clone();
     let indexes = new_indexes(session, plans)?;
     let stopped = Arc::new(AtomicBool::new(false));

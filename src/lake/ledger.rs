@@ -477,11 +477,12 @@ fn domain(name: &str, value: &impl Serialize) -> Result<Action> {
     Ok(Action::DomainMetadata(Domain { domain: name.to_owned(), configuration, removed: false }))
 }
 
+/// All nullable: to Spark a column without nulls is an invariant, a feature our tables lack.
 fn event_schema() -> SchemaRef {
-    let text = |name: &str| Field::new(name, DataType::Utf8, false);
+    let text = |name: &str| Field::new(name, DataType::Utf8, true);
     let number = |name: &str| Field::new(name, DataType::Int64, true);
     Arc::new(Schema::new(vec![
-        Field::new("at", DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())), false),
+        Field::new("at", DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())), true),
         text("run"),
         text("kind"),
         text("table"),

@@ -151,7 +151,13 @@ class Spark:
         return frame.toArrow()
 
     def sql(self, statement):
-        return self.session.sql(statement).toArrow()
+        frame = self.session.sql(statement)
+        if statement.lstrip().upper().startswith(("OPTIMIZE", "REORG")):
+            # Done by now; what it tells about itself does not fit into Arrow.
+            import pyarrow as pa
+
+            return pa.table({})
+        return frame.toArrow()
 
 
 ENGINES = {"duckdb": DuckDb, "deltalake": DeltaLake, "polars": Polars, "spark": Spark}

@@ -204,12 +204,12 @@ impl Refusal {
                 "connect to the database the lake was made from, or give this one another --lake"
             }
             Refusal::OtherTimeline { .. } | Refusal::ServerBehind { .. } => {
-                "connect to the server that continues the history, or start a new generation in an empty lake"
+                "connect to the server that continues the history, or start a new generation with `tidegate run --resnapshot`"
             }
             Refusal::SlotMissing { .. }
             | Refusal::SlotLost { .. }
             | Refusal::SlotAdvanced { .. } => {
-                "the tables stay as they are and readable; start a new generation in an empty lake"
+                "the tables stay as they are and readable; start a new generation with `tidegate run --resnapshot`"
             }
             Refusal::Overtaken { .. } => {
                 "leave the pipeline to the other process, or stop it and run again"

@@ -326,15 +326,18 @@ fn overflow_type() -> DataType {
 }
 
 fn schema(plans: &[ColumnPlan], prefix: &str) -> Schema {
+    // All nullable, though the first three are never null: to Spark a column without nulls is an
+    // invariant, and it refuses a table that does not list that feature.
     let types = [
-        (DataType::Int64, false),
-        (DataType::Int64, false),
-        (DataType::Utf8, false),
-        (Kind::Timestamptz.arrow_type(), true),
-        (overflow_type(), true),
+        DataType::Int64,
+        DataType::Int64,
+        DataType::Utf8,
+        Kind::Timestamptz.arrow_type(),
+        overflow_type(),
     ];
-    let added = EXTRA_COLUMNS.iter().zip(types).map(|(name, (data_type, nullable))| {
-        Field::new(format!("{prefix}{name}"), data_type, nullable)
-    });
+    let added = EXTRA_COLUMNS
+        .iter()
+        .zip(types)
+        .map(|(name, data_type)| Field::new(format!("{prefix}{name}"), data_type, true));
     Schema::new(plans.iter().map(ColumnPlan::arrow_field).chain(added).collect::<Vec<_>>())
 }

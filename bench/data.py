@@ -17,9 +17,9 @@ INSERT INTO wide SELECT
     jsonb_build_object('kind', i % 17, 'name', md5((i * 3)::text), 'flags',
                        jsonb_build_array(i % 2 = 0, i % 3 = 0), 'at', i * 1000),
     (i * 7919 % 100000000)::numeric / 10000, '2020-01-01+00'::timestamptz + i * interval '13 s',
-    '2020-01-01'::date + i % 3000, sqrt(i), i % 3 = 0, ARRAY[i % 10, i % 100, i % 1000],
+    '2020-01-01'::date + (i % 3000)::int, sqrt(i), i % 3 = 0, ARRAY[i % 10, i % 100, i % 1000]::int[],
     CASE WHEN i % 4 > 0 THEN md5((i * 11)::text) END
-FROM generate_series(1, {rows}) i;
+FROM generate_series(1, {rows}::bigint) i;
 """
 
 # Single-row updates by key, 20 in a transaction, spread over the whole table.

@@ -1,5 +1,6 @@
 # make demo    see it work: a private PostgreSQL, real data, writers, and the lake they end in
 # make test    everything CI runs
+# make bench   measure it against PostgreSQL's own tools (bench-quick: in a few minutes)
 # make setup   what the tests need, into the cache folder
 #
 # Downloads go to one cache folder (scripts/fetching.py says where; TIDEGATE_CACHE moves it).
@@ -14,7 +15,7 @@ TESTARGS ?=
 # Further arguments of the demo.
 DEMO ?=
 
-.PHONY: help demo test setup lint build clean-cache
+.PHONY: help demo test bench bench-quick setup lint build clean-cache
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -46,6 +47,14 @@ lint:
 test: setup lint
 	@echo "== tests"
 	@$(CLIPPY) $(CARGO) test --locked --features failpoints $(TESTS) -- $(TESTARGS)
+
+bench:
+	@$(CARGO) build --release --locked
+	@bench/run --full
+
+bench-quick:
+	@$(CARGO) build --release --locked
+	@bench/run --quick
 
 clean-cache:
 	@$(PYTHON) scripts/clean-cache

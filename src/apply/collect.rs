@@ -19,6 +19,8 @@ use crate::source::pgoutput::{Message, OldTuple, Relation, pg_epoch_to_unix_us};
 pub struct Limits {
     /// A part is handed on once it holds so many bytes, also inside a transaction.
     pub part_bytes: usize,
+    /// A batch ends at the next transaction end once it holds so many bytes.
+    pub batch_bytes: usize,
     /// A batch ends at the next transaction end once it holds so many changes.
     pub batch_changes: usize,
     /// Stop before the first transaction that committed at or above this LSN.
@@ -63,6 +65,8 @@ pub struct Collector {
     open: Option<Open>,
     limits: Limits,
     batch_changes: usize,
+    /// Bytes of the parts of this batch that were handed on.
+    cut_bytes: usize,
     applied: Lsn,
     source_time_us: Option<i64>,
 }
@@ -85,6 +89,7 @@ impl Collector {
             open: None,
             limits,
             batch_changes: 0,
+            cut_bytes: 0,
             applied: from,
             source_time_us: None,
         }
@@ -178,7 +183,7 @@ impl Collector {
     /// Whether the batch is so large that it ends at this transaction end.
     pub fn batch_full(&self) -> bool {
         self.batch_changes >= self.limits.batch_changes
-            || self.part.bytes() >= self.limits.part_bytes
+            || self.cut_bytes + self.part.bytes() >= self.limits.batch_bytes
     }
 
     /// Everything that committed before this was seen.
@@ -189,6 +194,7 @@ impl Collector {
     /// Takes what was collected, in mid-transaction.
     pub fn cut_part(&mut self) -> Part {
         self.places.clear();
+        self.cut_bytes += self.part.bytes();
         if let Some(open) = &mut self.open {
             open.in_part = None;
         }
@@ -207,6 +213,7 @@ impl Collector {
         part.end =
             Some(BatchEnd { applied: self.applied, source_time_us: self.source_time_us.take() });
         self.batch_changes = 0;
+        self.cut_bytes = 0;
         Ok(part)
     }
 

@@ -8,6 +8,7 @@
 //!
 //! A row of a table without a key is named by a BLAKE3 digest of the whole row.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, MapArray, RecordBatch, StringArray, StringBuilder};
@@ -43,6 +44,25 @@ impl Keys {
             Keys::Encoded(_) => &[],
             Keys::Digests(digests) => digests.get(index).map_or(&[], |digest| digest.as_slice()),
         }
+    }
+
+    /// Sorts `items` by the keys with the indices that `key` and the order that `then` give. Most
+    /// comparisons are of the first bytes, kept beside the items: the keys are all over memory.
+    pub fn sort<T: Copy>(
+        &self,
+        items: &mut Vec<T>,
+        key: impl Fn(&T) -> u32,
+        then: impl Fn(&T, &T) -> Ordering,
+    ) {
+        let mut order: Vec<(u128, T)> =
+            items.iter().map(|item| (leading(self.get(key(item) as usize)), *item)).collect();
+        order.sort_unstable_by(|(a, x), (b, y)| {
+            a.cmp(b)
+                .then_with(|| self.get(key(x) as usize).cmp(self.get(key(y) as usize)))
+                .then_with(|| then(x, y))
+        });
+        items.clear();
+        items.extend(order.into_iter().map(|(_, item)| item));
     }
 
     /// How many there are.
@@ -155,6 +175,15 @@ impl KeyEncoder {
     }
 }
 
+/// The first bytes of a key, as a number in the order of keys; equal numbers decide nothing.
+fn leading(key: &[u8]) -> u128 {
+    let mut bytes = [0; 16];
+    for (to, from) in bytes.iter_mut().zip(key) {
+        *to = *from;
+    }
+    u128::from_be_bytes(bytes)
+}
+
 /// For each row, the text under which `name` stands in the overflow map.
 pub fn overflow_text(overflow: Option<&MapArray>, name: &str, rows: usize) -> StringArray {
     let Some(map) = overflow.filter(|map| map.null_count() < map.len()) else {
@@ -174,4 +203,29 @@ pub fn overflow_text(overflow: Option<&MapArray>, name: &str, rows: usize) -> St
         out.append_option(found.map(|entry| values.value(entry)));
     }
     out.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Also where a key is the beginning of another, or they differ behind the first bytes.
+        #[test]
+        fn keys_sort_as_their_bytes_do(
+            texts in proptest::collection::vec("(a{14,18}|\\x00{0,3})[ab\\x00]{0,2}", 0..40),
+        ) {
+            let converter = RowConverter::new(vec![SortField::new(
+                arrow::datatypes::DataType::Utf8,
+            )]).unwrap();
+            let array: ArrayRef = Arc::new(StringArray::from(texts.clone()));
+            let keys = Keys::Encoded(converter.convert_columns(&[array]).unwrap());
+            let mut items: Vec<u32> = (0..texts.len() as u32).rev().collect();
+            keys.sort(&mut items, |i| *i, |a, b| a.cmp(b));
+            let mut wanted: Vec<u32> = (0..texts.len() as u32).collect();
+            wanted.sort_by_key(|i| (keys.get(*i as usize).to_vec(), *i));
+            prop_assert_eq!(items, wanted);
+        }
+    }
 }

@@ -36,7 +36,7 @@ pub struct Rows<'a> {
     /// Their net effect.
     pub net: &'a Net,
     /// Where the rows of before stand, by key index.
-    pub before: &'a BTreeMap<u32, Location>,
+    pub before: &'a [Option<Location>],
 }
 
 impl Rows<'_> {
@@ -157,9 +157,8 @@ impl Rows<'_> {
             match self.net.previous.get(index as usize) {
                 Some(Previous::Change(earlier)) if *earlier < index => index = *earlier,
                 Some(Previous::Before(key)) => {
-                    let at =
-                        self.before.get(key).ok_or_else(|| broken("a row without location"))?;
-                    return Ok(Source::At(*at));
+                    let at = self.before.get(*key as usize).copied().flatten();
+                    return Ok(Source::At(at.ok_or_else(|| broken("a row without location"))?));
                 }
                 _ => {
                     return Err(broken("an unchanged value of a row that was not there")

@@ -134,12 +134,14 @@ impl TableApplier {
                 *slot = Some(place);
             }
         }
-        let key_places: Vec<Option<usize>> = part
+        let mut key_places: Vec<Option<usize>> = part
             .layout
             .columns
             .iter()
             .map(|column| column.and_then(|c| place_of.get(c).copied().flatten()))
             .collect();
+        // Nobody looks at what stands behind the key's last column.
+        key_places.truncate(key_places.iter().rposition(Option::is_some).map_or(0, |i| i + 1));
         let mut decoder = KeyDecoder {
             columns: columns
                 .iter()
@@ -189,15 +191,15 @@ impl TableApplier {
             && !self.stage.masks.get(&location.file).is_some_and(|m| m.contains(location.row))
     }
 
-    /// Masks the rows that the part replaces; gives where those of unique keys stood.
-    fn mask(&mut self, net: &Net, keys: &Keys) -> Result<BTreeMap<u32, Location>> {
-        let mut before = BTreeMap::new();
+    /// Masks the rows that the part replaces; gives where those of unique keys stood, by the
+    /// index of the key.
+    fn mask(&mut self, net: &Net, keys: &Keys) -> Result<Vec<Option<Location>>> {
         if net.masked.is_empty() {
-            return Ok(before);
+            return Ok(Vec::new());
         }
-        let mut wanted: Vec<(&[u8], u32, u32)> =
-            net.masked.iter().map(|(key, n)| (keys.get(*key as usize), *key, *n)).collect();
-        wanted.sort_unstable();
+        let mut before = vec![None; keys.len()];
+        let mut wanted: Vec<(u32, u32)> = net.masked.clone();
+        keys.sort(&mut wanted, |(key, _)| *key, Ord::cmp);
         let index = self.index.as_ref().ok_or_else(|| Error::failed("no location index"))?;
         let mut masked: Vec<Location> = Vec::with_capacity(wanted.len());
         let not_there = |n: u32, found: usize| {
@@ -208,9 +210,9 @@ impl TableApplier {
         };
         if self.plan.identity == RowIdentity::WholeRow {
             let mut found = Vec::new();
-            for (key, _, n) in &wanted {
+            for (key, n) in &wanted {
                 found.clear();
-                index.get_all(key, &mut found)?;
+                index.get_all(keys.get(*key as usize), &mut found)?;
                 found.retain(|location| self.is_live(*location));
                 if found.len() < *n as usize {
                     return Err(not_there(*n, found.len()));
@@ -218,23 +220,30 @@ impl TableApplier {
                 masked.extend(found.iter().rev().take(*n as usize));
             }
         } else {
-            let sorted: Vec<&[u8]> = wanted.iter().map(|(key, _, _)| *key).collect();
+            let sorted: Vec<&[u8]> =
+                wanted.iter().map(|(key, _)| keys.get(*key as usize)).collect();
             let mut found = Vec::with_capacity(sorted.len());
             index.get_batch(&sorted, &mut found)?;
-            for ((_, key, n), location) in wanted.iter().zip(found) {
+            for ((key, n), location) in wanted.iter().zip(found) {
                 let location = location
                     .filter(|location| self.is_live(*location))
                     .ok_or_else(|| not_there(*n, 0))?;
-                before.insert(*key, location);
+                if let Some(before) = before.get_mut(*key as usize) {
+                    *before = Some(location);
+                }
                 masked.push(location);
             }
         }
         self.stage.deleted += masked.len() as u64;
-        for location in masked {
-            match self.stage.files.iter_mut().find(|f| f.no == location.file) {
-                Some(staged) => staged.masked.insert(location.row),
-                None => self.stage.masks.entry(location.file).or_default().insert(location.row),
-            };
+        // By file and row, so that each bitmap is met once and grows at its end.
+        masked.sort_unstable_by_key(|location| (location.file, location.row));
+        for of_file in masked.chunk_by(|a, b| a.file == b.file) {
+            let Some(file) = of_file.first().map(|location| location.file) else { continue };
+            let rows: RoaringBitmap = of_file.iter().map(|location| location.row).collect();
+            match self.stage.files.iter_mut().find(|f| f.no == file) {
+                Some(staged) => staged.masked |= rows,
+                None => *self.stage.masks.entry(file).or_default() |= rows,
+            }
         }
         Ok(before)
     }
@@ -245,7 +254,7 @@ impl TableApplier {
         transactions: &[Transaction],
         net: &Net,
         keys: &Keys,
-        before: &BTreeMap<u32, Location>,
+        before: &[Option<Location>],
     ) -> Result<()> {
         if net.rows.is_empty() {
             return Ok(());
@@ -280,14 +289,13 @@ impl TableApplier {
         let file = writer.finish()?;
         failpoint::at("apply.file.written")?;
         if let Some(index) = &mut self.index {
-            let mut entries: Vec<(&[u8], Location)> = net
-                .row_keys
-                .iter()
-                .zip(0u32..)
-                .map(|(key, row)| (keys.get(*key as usize), Location { file: no, row }))
-                .collect();
-            entries.sort_unstable_by(|a, b| a.0.cmp(b.0).then(a.1.row.cmp(&b.1.row)));
-            index.stage(entries.into_iter())?;
+            let mut entries: Vec<(u32, u32)> = net.row_keys.iter().copied().zip(0..).collect();
+            keys.sort(&mut entries, |(key, _)| *key, |(_, a), (_, b)| a.cmp(b));
+            index.stage(
+                entries
+                    .into_iter()
+                    .map(|(key, row)| (keys.get(key as usize), Location { file: no, row })),
+            )?;
         }
         self.stage.inserted += file.rows;
         self.stage.files.push(StagedFile { no, file, masked: RoaringBitmap::new() });

@@ -202,6 +202,7 @@ fn copy_chunk(
     let mut sink = ChunkSink::new(run, plan, chunk)?;
     let mut copy = wire.copy_out(&chunk.copy_sql(&columns.join(", ")))?;
     let mut begun = false;
+    let mut bytes = 0;
     while let Some(mut message) = copy.next()? {
         if !begun {
             message = after_header(message)?;
@@ -211,11 +212,15 @@ fn copy_chunk(
             continue;
         }
         sink.rows.append_copy_row(message)?;
-        if sink.rows.rows() == ROWS_PER_BATCH || sink.rows.bytes() >= MAX_BATCH_BYTES {
+        // What the server sent stands for the memory of the batch: a sum over the builder's
+        // columns would cost about as much as the row itself.
+        bytes += message.len();
+        if sink.rows.rows() == ROWS_PER_BATCH || bytes >= MAX_BATCH_BYTES {
             if run.stop.load(Ordering::Relaxed) {
                 return Err(Error::failed("stopped"));
             }
             sink.flush()?;
+            bytes = 0;
         }
     }
     failpoint::at("handoff.chunk.read")?;
@@ -224,7 +229,7 @@ fn copy_chunk(
     Ok(copied)
 }
 
-/// A batch of wide rows ends early.
+/// A batch of wide rows ends early, in bytes that the server sent.
 const MAX_BATCH_BYTES: usize = 16 << 20;
 const TRAILER: &[u8] = &[0xff, 0xff];
 const SIGNATURE: &[u8] = b"PGCOPY\n\xff\r\n\0";

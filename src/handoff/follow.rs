@@ -25,6 +25,10 @@ use crate::source::check::Severity;
 use crate::source::slot;
 use crate::source::wire::{SessionKind, Wire};
 
+/// A part of a batch is applied while the next one is read. Each part with rows is one data file,
+/// so parts are large enough that only a backlog makes more than one a batch.
+const PART_BYTES: u64 = 16 << 20;
+
 /// How far to follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
@@ -158,7 +162,10 @@ pub async fn follow(
         .collect();
     let config = &session.config;
     let limits = Limits {
-        part_bytes: (config.stream.max_batch_bytes.min(config.limits.memory_bytes / 8)) as usize,
+        part_bytes: PART_BYTES
+            .min(config.stream.max_batch_bytes)
+            .min(config.limits.memory_bytes / 8) as usize,
+        batch_bytes: config.stream.max_batch_bytes as usize,
         batch_changes: config.stream.max_batch_rows as usize,
         until: match target {
             Target::Forever => None,

@@ -30,8 +30,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// An idle pipeline moves its fence when so much log has passed, or [`IDLE_FENCE_EVERY`] has.
 const IDLE_FENCE_BYTES: u64 = 16 << 20;
 const IDLE_FENCE_EVERY: Duration = Duration::from_secs(60);
-/// While there is a backlog, a short sleep before a read makes one read bring many messages.
-const LAG_PAUSE: Duration = Duration::from_micros(500);
+/// Messages between two looks at the clock, at the applier and at what is to be told the server.
+const LOOK_EVERY: u32 = 64;
 
 /// What reader and applier share.
 #[derive(Debug, Default)]
@@ -77,18 +77,25 @@ pub fn read(
         last_end: (collector.applied(), Instant::now()),
         interval,
     };
+    let mut until_look = 0u32;
     loop {
-        if shared.failed.load(Ordering::Acquire) {
-            return Ok(Ended::ApplierFailed);
-        }
-        if shared.stop.load(Ordering::Acquire) {
-            if collector.may_end() && collector.batch_changes() > 0 {
-                reader.end_batch(replication, collector, None)?;
+        // Messages at hand follow each other within a microsecond.
+        let at_hand = replication.buffered();
+        if !at_hand || until_look == 0 {
+            until_look = LOOK_EVERY;
+            if shared.failed.load(Ordering::Acquire) {
+                return Ok(Ended::ApplierFailed);
             }
-            return Ok(Ended::Stopped);
+            if shared.stop.load(Ordering::Acquire) {
+                if collector.may_end() && collector.batch_changes() > 0 {
+                    reader.end_batch(replication, collector, None)?;
+                }
+                return Ok(Ended::Stopped);
+            }
+            reader.status(replication, false)?;
         }
-        reader.status(replication, false)?;
-        let wait = reader.wait();
+        until_look -= 1;
+        let wait = if at_hand { Duration::ZERO } else { reader.wait() };
         let step = match replication.next(wait)? {
             None => {
                 if reader.due() && collector.may_end() {
@@ -130,9 +137,6 @@ pub fn read(
             && (reader.due() || collector.batch_full() || reader.idle_due(collector.applied()))
         {
             reader.end_batch(replication, collector, None)?;
-        }
-        if !replication.buffered() && reader.batch_since.is_some() {
-            std::thread::sleep(LAG_PAUSE);
         }
     }
 }

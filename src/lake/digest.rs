@@ -109,6 +109,10 @@ fn each(
 ) {
     match array.logical_nulls().filter(|nulls| nulls.null_count() > 0) {
         None => states.iter_mut().enumerate().for_each(|(i, state)| step(state, i)),
+        // Most overflow columns.
+        Some(nulls) if nulls.null_count() == nulls.len() => {
+            states.iter_mut().for_each(|state| mix_null(state, seed));
+        }
         Some(nulls) => {
             for ((i, state), valid) in states.iter_mut().enumerate().zip(nulls.iter()) {
                 if valid { step(state, i) } else { mix_null(state, seed) }

@@ -53,7 +53,8 @@ pub fn sync_file(path: &FsPath) -> io::Result<()> {
     sync_folder_of(path)
 }
 
-fn sync_folder_of(path: &FsPath) -> io::Result<()> {
+/// Makes a file's name durable.
+pub fn sync_folder_of(path: &FsPath) -> io::Result<()> {
     match path.parent() {
         Some(folder) => File::open(folder)?.sync_all(),
         None => Ok(()),

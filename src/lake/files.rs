@@ -317,8 +317,7 @@ impl Sink {
             To::Local { mut file, path } => {
                 file.flush()?;
                 file.get_ref().sync_all()?;
-                drop(file);
-                durable::sync_file(&path)
+                durable::sync_folder_of(&path)
             }
             To::Remote(remote) => remote.finish(),
             To::Done => Ok(()),

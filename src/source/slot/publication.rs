@@ -425,7 +425,7 @@ mod tests {
         narrow.tables[0].columns = Some(vec![2]);
         assert_eq!(problems(&narrow, &tables)[0].severity, crate::source::check::Severity::Error);
         narrow.tables[0].columns = Some(vec![1]);
-        assert_eq!(problems(&narrow, &tables)[0].severity, crate::source::check::Severity::Warning);
+        assert_eq!(problems(&narrow, &tables)[0].severity, crate::source::check::Severity::Error);
     }
 
     #[test]

@@ -233,7 +233,7 @@ async fn an_older_version_is_read_with_the_masks_it_had() {
             assert_eq!((past.version(), past.live_rows()), (version, expected.len() as u64));
             let runtime = Handle::current();
             let scan = move || {
-                let mut ids = Vec::new();
+                let mut ids: Vec<i64> = Vec::new();
                 past.scan(&runtime, &["id"], |batch| {
                     ids.extend(batch.column(0).as_primitive::<Int64Type>().values());
                     Ok(())

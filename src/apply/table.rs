@@ -57,7 +57,6 @@ pub struct TableApplier {
     keys: Option<KeyEncoder>,
     index: Option<Locations>,
     stage: Stage,
-    next_file_no: u32,
     file_options: FileOptions,
     pipeline: String,
 }
@@ -75,7 +74,6 @@ impl TableApplier {
         let keys = KeyEncoder::new(&plan)?;
         Ok(TableApplier {
             file_options: file_options(&plan),
-            next_file_no: table.checkpoint().next_file_no,
             plan,
             lake,
             runtime,
@@ -259,10 +257,10 @@ impl TableApplier {
         if net.rows.is_empty() {
             return Ok(());
         }
-        let no = self.next_file_no;
-        self.next_file_no = no
-            .checked_add(1)
-            .ok_or_else(|| Error::failed("the table has used up its data file numbers"))?;
+        if self.table.next_file_no() == u32::MAX {
+            return Err(Error::failed("the table has used up its data file numbers"));
+        }
+        let no = self.table.take_file_no();
         let rows = Rows { plan: &self.plan, part, transactions, net, before };
         let fetch = FetchFromLake { applier: self };
         let mut writer: Option<DataFileWriter> = None;
@@ -356,7 +354,7 @@ impl TableApplier {
             }
         };
         if let Some(index) = &mut self.index {
-            index.commit_staged(u64::from(self.next_file_no))?;
+            index.commit_staged(u64::from(self.table.next_file_no()))?;
             let table = &self.table;
             index.maintain(|location| !table.is_masked(location.file, location.row))?;
         }

@@ -67,7 +67,8 @@ pub fn open(
         files
     };
     let reader = KeyReader { plan, lake, runtime, table, encoder: &encoder };
-    let end = u64::from(table.checkpoint().next_file_no);
+    // Not the checkpoint's: files that others wrote since then have numbers above it.
+    let end = u64::from(table.next_file_no());
     match open {
         Some(mut index) if index.version() <= end => {
             let files = newer(index.version());

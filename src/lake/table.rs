@@ -335,6 +335,11 @@ impl LakeTable {
         Ok(CommitOutcome::ForeignRewrite { replaced, added })
     }
 
+    /// No data file has this number or a higher one, others' files included.
+    pub fn next_file_no(&self) -> FileNo {
+        self.next_file_no
+    }
+
     /// Takes the next number for a data file. Numbers of files that are never committed are lost.
     pub fn take_file_no(&mut self) -> FileNo {
         let number = self.next_file_no;

@@ -418,6 +418,7 @@ mod tests {
     fn collector(until: Option<u64>) -> Collector {
         let limits = Limits {
             part_bytes: 1 << 20,
+            batch_bytes: 1 << 24,
             batch_changes: 1000,
             until: until.map(Lsn::new),
             not_before: Lsn::new(120),

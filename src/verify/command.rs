@@ -93,14 +93,8 @@ pub async fn verify(config: &Config, wanted: &[String], stop: &StopSignal) -> Re
                 .iter()
                 .find(|info| info.oid == plan.oid)
                 .ok_or_else(|| Error::failed(format!("{name}: gone from the source")))?;
-            let comparison = Comparison {
-                plan,
-                info,
-                lake: &lake,
-                table,
-                runtime: &runtime,
-                folder: &folder,
-            };
+            let comparison =
+                Comparison { plan, info, lake: &lake, table, runtime: &runtime, folder: &folder };
             compared.push(comparison.run(&mut wire).map_err(|e| e.at(&name))?);
         }
         Ok(compared)

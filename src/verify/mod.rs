@@ -84,7 +84,9 @@ impl Comparison<'_> {
         // row of NULLs, which prints as something.
         let text = |column: &ColumnPlan| {
             let name = quote_ident(&column.name);
-            format!("CASE WHEN {name} IS DISTINCT FROM NULL THEN pg_catalog.format('%s', {name}) END")
+            format!(
+                "CASE WHEN {name} IS DISTINCT FROM NULL THEN pg_catalog.format('%s', {name}) END"
+            )
         };
         let columns: Vec<String> = self.plan.columns.iter().map(text).collect();
         let columns = columns.join(", ");

@@ -188,7 +188,10 @@ fn bent(publication: &str, published: &PublishedTable, table: &TableInfo) -> Vec
             findings.push(Finding::error(
                 "publication-column-list",
                 table.display(),
-                format!("its column list leaves out {}, and the snapshot would not", unsent.join(", ")),
+                format!(
+                    "its column list leaves out {}, and the snapshot would not",
+                    unsent.join(", ")
+                ),
                 whole.clone(),
             ));
         }

@@ -20,13 +20,14 @@ DEMO ?=
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
-# The server is found before the build: what is missing shows at once.
+# The server is found before the build: what is missing shows at once. The demo's build is the quick
+# one; `cargo install --path .` makes the one for work, with all optimisations.
 demo:
 	@flights=$$($(PYTHON) scripts/bring-flights) && \
 	bin=$$($(PYTHON) scripts/bring-postgres) && \
 	echo "== build" && \
-	$(CARGO) build --release --locked && \
-	TIDEGATE_PG_BIN="$$bin" "$${CARGO_TARGET_DIR:-target}/release/tidegate" demo \
+	$(CARGO) build --locked && \
+	TIDEGATE_PG_BIN="$$bin" "$${CARGO_TARGET_DIR:-target}/debug/tidegate" demo \
 		--data "$$flights" $(DEMO)
 
 setup:

@@ -260,3 +260,44 @@ fn a_new_slot_under_an_old_name_is_not_spliced() {
     assert_eq!(versions.last().unwrap()["kind"], "handoff");
     assert_eq!(versions.last().unwrap()["generation"], 2);
 }
+
+/// A process that was paused while another took over finds itself fenced, and leaves no trace.
+#[test]
+fn a_zombie_that_wakes_up_is_fenced() {
+    let server = own_server(
+        support::servers::USUAL,
+        tidegate::demo::server::Options {
+            settings: vec![("wal_sender_timeout".to_owned(), "2s".to_owned())],
+            ..Default::default()
+        },
+    );
+    let p = pipeline("zombie");
+    let url = server.url("postgres");
+    let mut sql = support::database::Sql::connect(&url);
+    sql.run("CREATE TABLE t(id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')");
+    let slot = format!("FROM pg_replication_slots WHERE slot_name = '{}'", p.db.name());
+    let mut first = p.command(&["run"]).env("TIDEGATE_SOURCE", &url).start();
+    support::wait_until("the first to stream", support::PATIENCE, || {
+        assert!(!first.has_ended(), "{}", first.output());
+        sql.one(&format!("SELECT count(*) {slot} AND active")) == "1"
+            && p.table("t").join("_delta_log").exists()
+    });
+    first.signal("STOP");
+    support::wait_until("the server to give the first one up", support::PATIENCE, || {
+        sql.one(&format!("SELECT count(*) {slot} AND active")) == "0"
+    });
+    sql.run("INSERT INTO t VALUES (2, 'b')");
+    p.run()
+        .env("TIDEGATE_SOURCE", &url)
+        .env("TIDEGATE_STATE_DIR", p.state.path().join("second"))
+        .succeed();
+    let versions = p.versions("t").len();
+    sql.run("INSERT INTO t VALUES (3, 'c')");
+    first.signal("CONT");
+    let first = first.finish().expect_code(4);
+    assert!(first.stderr.contains("took this pipeline over"), "{}", first.stderr);
+    assert_eq!(p.versions("t").len(), versions, "the zombie committed");
+    p.run().env("TIDEGATE_SOURCE", &url).succeed();
+    let verified = p.command(&["verify", "--json"]).env("TIDEGATE_SOURCE", &url).succeed();
+    assert_eq!(verified.json()["equal"], true);
+}

@@ -284,10 +284,9 @@ impl Collector {
         };
         kept.changes.push(Change { transaction, seq: open.seq, op, old, new });
         self.batch_changes += 1;
-        if self.batch_changes % 64 == 0 || new.is_some_and(|span| span.is_large()) {
-            if self.part.bytes() >= self.limits.part_bytes {
-                return Ok(Step::PartFull);
-            }
+        let look = self.batch_changes.is_multiple_of(64) || new.is_some_and(|span| span.is_large());
+        if look && self.part.bytes() >= self.limits.part_bytes {
+            return Ok(Step::PartFull);
         }
         Ok(Step::Continue)
     }

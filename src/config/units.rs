@@ -74,7 +74,7 @@ fn split_where(text: &str, end: impl FnMut(char) -> bool) -> (&str, &str) {
 pub fn duration_text(duration: Duration) -> String {
     let milliseconds = duration.as_millis();
     for (unit, factor) in [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)] {
-        if milliseconds >= factor && milliseconds % factor == 0 {
+        if milliseconds >= factor && milliseconds.is_multiple_of(factor) {
             return format!("{}{unit}", milliseconds / factor);
         }
     }

@@ -23,7 +23,7 @@ use crate::position::Lsn;
 use crate::source::catalog::{self, TableInfo};
 use crate::source::check::Severity;
 use crate::source::slot;
-use crate::source::wire::{SessionKind, Wire};
+use crate::source::wire::{Replication, SessionKind, Wire};
 
 /// A part of a batch is applied while the next one is read. Each part with rows is one data file,
 /// so parts are large enough that only a backlog makes more than one a batch.
@@ -182,22 +182,20 @@ pub async fn follow(
     if binary {
         options.push(("binary".to_owned(), "true".to_owned()));
     }
-    let (slot, interval) = (config.name.clone(), config.stream.interval);
+    let interval = config.stream.interval;
     let shared = stream::shared(fence);
     let (sender, parts) = stream::queue();
     let runtime = tokio::runtime::Handle::current();
-    ledger.claim().await?;
-    let appliers = appliers(session, tables, &runtime).await?;
-
-    let replication = {
-        let (source, slot, options) = (session.source.clone(), slot.clone(), options.clone());
-        blocking(move || {
-            Wire::connect(&source, SessionKind::Replication)?
-                .start_replication(&slot, fence, &options)
-        })
-        .await?
+    let held = hold(session, &mut ledger, tables, &options, fence).await;
+    let (appliers, replication) = match held {
+        Ok(held) => held,
+        Err(error) => {
+            // Kept, so that the next attempt knows whether the pipeline is still ours.
+            session.ledger = Some(ledger);
+            return Err(error);
+        }
     };
-    still_ours(session, &mut ledger, &appliers, fence).await?;
+
     let reader = {
         let shared = shared.clone();
         let mut replication = replication;
@@ -241,6 +239,26 @@ pub async fn follow(
         tracing::debug!("closing the stream: {e}");
     }
     Ok(fence)
+}
+
+/// Takes the pipeline over: the ledger, then the slot; proves that both are still as they were.
+async fn hold(
+    session: &Session,
+    ledger: &mut Ledger,
+    tables: Vec<OpenTable>,
+    options: &[(String, String)],
+    fence: Lsn,
+) -> Result<(Vec<TableApplier>, Replication)> {
+    ledger.claim().await?;
+    let appliers = appliers(session, tables, &tokio::runtime::Handle::current()).await?;
+    let (source, slot, options) =
+        (session.source.clone(), session.config.name.clone(), options.to_vec());
+    let replication = blocking(move || {
+        Wire::connect(&source, SessionKind::Replication)?.start_replication(&slot, fence, &options)
+    })
+    .await?;
+    still_ours(session, ledger, &appliers, fence).await?;
+    Ok((appliers, replication))
 }
 
 /// With the slot held and every table loaded: is everything as it was when it was looked at?

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::config::Config;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::handoff::follow::{Target, follow, open_tables, reached};
 use crate::handoff::rules::{Refusal, Resume};
 use crate::handoff::session::Session;
@@ -47,9 +47,10 @@ pub async fn run(
     let mut target = None;
     let mut wait = FIRST_WAIT;
     let mut trouble: Option<(Instant, Lsn)> = None;
+    let mut owner: Option<String> = None;
     loop {
         let mut fence = Lsn::ZERO;
-        match attempt(config, until, &mut target, stop, &mut fence).await {
+        match attempt(config, until, &mut target, &mut owner, stop, &mut fence).await {
             Ok(fence) => return Ok(fence),
             Err(error) if error.is_transient() && !stop.is_set() => {
                 let (since, at) = *trouble.get_or_insert((Instant::now(), fence));
@@ -75,28 +76,49 @@ async fn attempt(
     config: &Config,
     until: Until,
     target: &mut Option<Target>,
+    owner: &mut Option<String>,
     stop: &StopSignal,
     fence: &mut Lsn,
 ) -> Result<Lsn> {
     let mut session = Session::open(config).await?;
+    if let (Some(ours), Some(ledger)) = (owner.as_deref(), &session.ledger)
+        && !ledger.was_owned_by(ours)
+    {
+        return Err(Error::new(Kind::Fenced, "another process took this pipeline over meanwhile")
+            .next("leave it to that process; if there is none, start this one again"));
+    }
     *fence = session.ledger.as_ref().and_then(Ledger::fence).map(|f| f.lsn).unwrap_or_default();
     // The target is fixed once: what commits while a snapshot is copied is not waited for.
     let to = match *target {
         Some(target) => target,
         None => *target.insert(until.fix(&session).await?),
     };
-    match session.resume(*fence).await? {
-        Resume::FreshSnapshot | Resume::RestartSnapshot => {
-            snapshot::take(&mut session, stop).await?;
-            stream(&mut session, to, stop).await
-        }
-        Resume::ContinuePublish => {
-            snapshot::continue_publishing(&mut session).await?;
-            stream(&mut session, to, stop).await
-        }
-        Resume::Stream { .. } => stream(&mut session, to, stop).await,
-        Resume::Refuse(refusal) => Err(refuse(refusal, &session)),
+    let resume = session.resume(*fence).await?;
+    if resume == Resume::Refuse(Refusal::SlotInUse) && owner.is_some() {
+        // The ledger is still ours: it is our own connection of before, which the server has not
+        // noticed to be dead yet.
+        return Err(Error::transient("the server still holds the slot for our lost connection"));
     }
+    let result = act(&mut session, resume, to, stop).await;
+    if let Some(epoch) = session.ledger.as_ref().and_then(Ledger::epoch) {
+        *owner = Some(epoch.to_owned());
+    }
+    result
+}
+
+async fn act(
+    session: &mut Session,
+    resume: Resume,
+    target: Target,
+    stop: &StopSignal,
+) -> Result<Lsn> {
+    match resume {
+        Resume::FreshSnapshot | Resume::RestartSnapshot => snapshot::take(session, stop).await?,
+        Resume::ContinuePublish => snapshot::continue_publishing(session).await?,
+        Resume::Stream { .. } => {}
+        Resume::Refuse(refusal) => return Err(refuse(refusal, session)),
+    }
+    stream(session, target, stop).await
 }
 
 /// Follows the stream; the tables may be ahead of the fence after a crash.

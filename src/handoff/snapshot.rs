@@ -199,6 +199,7 @@ struct CopiedTable {
     files: Vec<NewFile>,
     runs: Vec<PendingRun>,
     index: Option<Locations>,
+    /// Chunks still to come.
     chunks: u32,
     next_file_no: u32,
     rows: u64,
@@ -422,7 +423,7 @@ async fn copy(
         Ok(run.indexes)
     });
     let mut retained = tokio::time::interval(Duration::from_secs(2));
-    let mut left: Vec<u32> = copied.iter().map(|table| table.chunks).collect();
+    let gather = Gather { run: &run_id, plans, base: exported.base, progress: &progress };
     loop {
         tokio::select! {
             received = done.recv() => {
@@ -430,7 +431,7 @@ async fn copy(
                 let mut events = Vec::new();
                 let mut next = Some(first);
                 while let Some(result) = next {
-                    take_in(&run_id, result, &mut copied, &mut left, plans, exported.base, &progress, &mut events)?;
+                    gather.take_in(result, &mut copied, &mut events)?;
                     next = done.try_recv().ok();
                 }
                 if !events.is_empty() {
@@ -479,52 +480,58 @@ fn new_indexes(session: &Session, plans: &[Arc<TablePlan>]) -> Result<Vec<Option
     Ok(indexes)
 }
 
-fn take_in(
-    run: &str,
-    result: Done,
-    copied: &mut [CopiedTable],
-    left: &mut [u32],
-    plans: &[Arc<TablePlan>],
+/// Takes the workers' results in.
+struct Gather<'a> {
+    run: &'a str,
+    plans: &'a [Arc<TablePlan>],
     base: Lsn,
-    progress: &Progress,
-    events: &mut Vec<Event>,
-) -> Result<()> {
-    match result {
-        Done::Counted(table, rows) => {
-            if let Some(table) = copied.get_mut(table) {
-                *table.counted.get_or_insert(0) += rows;
+    progress: &'a Progress,
+}
+
+impl Gather<'_> {
+    fn take_in(
+        &self,
+        result: Done,
+        copied: &mut [CopiedTable],
+        events: &mut Vec<Event>,
+    ) -> Result<()> {
+        let Gather { run, plans, base, progress } = *self;
+        match result {
+            Done::Counted(table, rows) => {
+                if let Some(table) = copied.get_mut(table) {
+                    *table.counted.get_or_insert(0) += rows;
+                }
             }
-        }
-        Done::Copied(CopiedChunk { chunk, rows, digest, file, runs }) => {
-            let index = chunk.table;
-            let (Some(table), Some(plan)) = (copied.get_mut(index), plans.get(index)) else {
-                return Err(Error::failed("a chunk of no table"));
-            };
-            let detail = serde_json::json!({
-                "leaf": [chunk.leaf.0, chunk.leaf.1],
-                "pages": [chunk.from_page, chunk.to_page],
-                "digest": digest.hex(),
-                "file": file,
-            });
-            events.push(Event {
-                chunk: Some(i64::from(chunk.number)),
-                base: Some(base),
-                rows: Some(rows as i64),
-                bytes: file.as_ref().map(|file| file.size as i64),
-                ..Event::now(run, CHUNK_EVENT, &plan.to_string(), detail)
-            });
-            table.rows += rows;
-            table.files.extend(file);
-            table.runs.extend(runs);
-            if let Some(left) = left.get_mut(index) {
-                *left = left.saturating_sub(1);
-                if *left == 0 {
+            Done::Copied(CopiedChunk { chunk, rows, digest, file, runs }) => {
+                let (Some(table), Some(plan)) =
+                    (copied.get_mut(chunk.table), plans.get(chunk.table))
+                else {
+                    return Err(Error::failed("a chunk of no table"));
+                };
+                let detail = serde_json::json!({
+                    "leaf": [chunk.leaf.0, chunk.leaf.1],
+                    "pages": [chunk.from_page, chunk.to_page],
+                    "digest": digest.hex(),
+                    "file": file,
+                });
+                events.push(Event {
+                    chunk: Some(i64::from(chunk.number)),
+                    base: Some(base),
+                    rows: Some(rows as i64),
+                    bytes: file.as_ref().map(|file| file.size as i64),
+                    ..Event::now(run, CHUNK_EVENT, &plan.to_string(), detail)
+                });
+                table.rows += rows;
+                table.files.extend(file);
+                table.runs.extend(runs);
+                table.chunks = table.chunks.saturating_sub(1);
+                if table.chunks == 0 {
                     progress.table_done();
                 }
             }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// The sum of the chunks must be the table's count in the same snapshot.

@@ -189,6 +189,8 @@ pub struct Ledger {
     fence: Option<Fence>,
     /// Set once this run owns the pipeline.
     epoch: Option<String>,
+    /// The owner that the ledger named when it was opened.
+    found: Option<String>,
     files: Vec<String>,
     next_file_no: FileNo,
     log_checkpoint: log_checkpoint::Background,
@@ -219,6 +221,11 @@ impl Ledger {
             .ok_or_else(|| wrong("is not one of Tidegate"))?;
         let state = serde_json::from_str(&text)
             .map_err(|e| wrong("holds a state that can't be read").because(e))?;
+        let found = log.domain(snapshot, WRITER_DOMAIN).await?;
+        let found = found.and_then(|text| {
+            let writer: Value = serde_json::from_str(&text).ok()?;
+            Some(writer.get("epoch")?.as_str()?.to_owned())
+        });
         let fence = log.domain(snapshot, FENCE_DOMAIN).await?;
         let fence = fence.map(|text| serde_json::from_str(&text)).transpose();
         let fence = fence.map_err(|e| wrong("holds a fence that can't be read").because(e))?;
@@ -236,6 +243,7 @@ impl Ledger {
             state,
             fence,
             epoch,
+            found,
             files,
             next_file_no,
             log_checkpoint: Default::default(),
@@ -264,6 +272,7 @@ impl Ledger {
             log,
             state,
             fence: None,
+            found: Some(epoch.clone()),
             epoch: Some(epoch),
             files: Vec::new(),
             next_file_no: 0,
@@ -281,6 +290,16 @@ impl Ledger {
         self.put(actions, None, "CLAIM").await?;
         self.epoch = Some(epoch);
         Ok(())
+    }
+
+    /// The name under which this run owns the pipeline, once it does.
+    pub fn epoch(&self) -> Option<&str> {
+        self.epoch.as_deref()
+    }
+
+    /// Whether the ledger, when it was opened, still named `epoch` as its owner.
+    pub fn was_owned_by(&self, epoch: &str) -> bool {
+        self.found.as_deref() == Some(epoch)
     }
 
     /// The state of the pipeline.

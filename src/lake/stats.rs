@@ -124,17 +124,19 @@ fn quoted(text: &str) -> String {
 
 /// Types for which the protocol has bounds.
 fn is_bounded(data_type: &DataType) -> bool {
-    match data_type {
+    matches!(
+        data_type,
         DataType::Int8
-        | DataType::Int16
-        | DataType::Int32
-        | DataType::Int64
-        | DataType::Float32
-        | DataType::Float64 => true,
-        DataType::Date32 | DataType::Decimal128(..) | DataType::Utf8 => true,
-        DataType::Timestamp(TimeUnit::Microsecond, _) => true,
-        _ => false,
-    }
+            | DataType::Int16
+            | DataType::Int32
+            | DataType::Int64
+            | DataType::Float32
+            | DataType::Float64
+            | DataType::Date32
+            | DataType::Decimal128(..)
+            | DataType::Utf8
+            | DataType::Timestamp(TimeUnit::Microsecond, _)
+    )
 }
 
 /// The least (or greatest) of the row groups' bounds, as JSON.

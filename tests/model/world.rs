@@ -163,11 +163,9 @@ impl Source {
     fn run(&self, template: &Template) -> Option<Transaction> {
         let mut values = self.values(u8::MAX);
         let mut transaction = Transaction::default();
-        let mut seq = 0;
         let locked =
             |key: u8| self.open.iter().flatten().any(|t| t.changes().iter().any(|c| c.key == key));
-        for op in template.ops {
-            seq += 1;
+        for (seq, op) in (1..).zip(template.ops) {
             let writes: [(u8, u8); 2] = match *op {
                 Op::Put(key, value) => [(key, value); 2],
                 Op::Delete(key) => [(key, 0); 2],

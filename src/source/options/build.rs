@@ -36,9 +36,12 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("target_session_attrs", "PGTARGETSESSIONATTRS"),
 ];
 
+/// Looks up a variable of the environment.
+type Environment = Box<dyn Fn(&str) -> Option<String>>;
+
 /// What fills the gaps of a connection string.
 pub(super) struct Surroundings {
-    pub env: Box<dyn Fn(&str) -> Option<String>>,
+    pub env: Environment,
     pub os_user: Option<String>,
     pub home: Option<PathBuf>,
 }

@@ -52,6 +52,8 @@ impl CopyOut<'_> {
     /// The server's, with its SQLSTATE, after which the connection is free; or transient when the
     /// connection breaks.
     #[inline]
+    // What it gives borrows from the connection: no Iterator can do that.
+    #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<&[u8]>> {
         if self.done {
             return Ok(None);

@@ -295,7 +295,8 @@ fn a_zombie_that_wakes_up_is_fenced() {
     sql.run("INSERT INTO t VALUES (3, 'c')");
     first.signal("CONT");
     let first = first.finish().expect_code(4);
-    assert!(first.stderr.contains("took this pipeline over"), "{}", first.stderr);
+    // By its own look at the ledger, or by the compare-and-swap of its next commit.
+    assert!(first.stderr.contains("another"), "{}", first.stderr);
     assert_eq!(p.versions("t").len(), versions, "the zombie committed");
     p.run().env("TIDEGATE_SOURCE", &url).succeed();
     let verified = p.command(&["verify", "--json"]).env("TIDEGATE_SOURCE", &url).succeed();

@@ -730,6 +730,16 @@ async fn go_live(session: &mut Session, mut state: PipelineState) -> Result<()> 
 /// Leaves nothing half made after an error: no slot that holds back the log, no files.
 async fn clean_up(session: &mut Session, plans: &[Arc<TablePlan>], error: &Error) {
     let name = session.config.name.clone();
+    let Some(ledger) = &mut session.ledger else { return };
+    let mut state = ledger.state().clone();
+    state.phase = Phase::Failed;
+    state.failure = Some(error.to_string());
+    // By compare-and-swap, and first: if another process took the pipeline over, slot and files
+    // are its own by now.
+    if let Err(e) = ledger.set_state(state.clone(), &[]).await {
+        tracing::warn!("the slot {name} and the copied files are left as they are: {e}");
+        return;
+    }
     if let Err(e) = slot::drop_slot(&session.client, &name).await {
         tracing::warn!("the slot {name} could not be dropped: {e}");
     }
@@ -738,17 +748,16 @@ async fn clean_up(session: &mut Session, plans: &[Arc<TablePlan>], error: &Error
             tracing::warn!("{plan}: files of the unfinished snapshot could not be removed: {e}");
         }
     }
-    let Some(ledger) = &mut session.ledger else { return };
-    let mut state = ledger.state().clone();
-    let created_publication = state.created_publication;
-    state.phase = Phase::Failed;
-    state.failure = Some(error.to_string());
-    state.created_publication = false;
-    if created_publication && let Err(e) = slot::drop_publication(&session.client, &name).await {
-        tracing::warn!("the publication {name} could not be dropped: {e}");
-        state.created_publication = true;
+    if !state.created_publication {
+        return;
     }
-    if let Err(e) = ledger.set_state(state, &[]).await {
-        tracing::warn!("the failure could not be recorded in the ledger: {e}");
+    match slot::drop_publication(&session.client, &name).await {
+        Ok(()) => {
+            state.created_publication = false;
+            if let Err(e) = ledger.set_state(state, &[]).await {
+                tracing::warn!("the ledger still names the publication {name}: {e}");
+            }
+        }
+        Err(e) => tracing::warn!("the publication {name} could not be dropped: {e}"),
     }
 }

@@ -18,10 +18,12 @@
 //! of records too, so "everything before X" always means `commit_lsn < X`, and a commit record may
 //! start exactly at X.
 
+mod bases;
 mod resume;
 
 use crate::position::Lsn;
 
+pub use bases::*;
 pub use resume::*;
 
 /// Whether a change of the transaction whose commit record starts at `commit_lsn` is to be applied

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::files::FileNo;
+use crate::error::{Error, Kind, Result};
 use crate::position::Lsn;
 
 /// The Delta domain that holds a table's [`Checkpoint`].
@@ -17,6 +18,28 @@ pub const CHECKPOINT_DOMAIN: &str = "tidegate.checkpoint";
 
 /// The only format of [`Checkpoint`] so far.
 pub const CHECKPOINT_FORMAT: u32 = 1;
+
+/// Refuses the text of an object whose `format` is above the one we `know`. To be asked before the
+/// rest is read: what a newer program writes there may be of any shape.
+///
+/// # Errors
+/// [`Kind::Check`]: a newer tidegate wrote it.
+pub(super) fn refuse_newer(text: &str, know: u32, what: &str) -> Result<()> {
+    #[derive(Deserialize)]
+    struct Format {
+        format: u64,
+    }
+    match serde_json::from_str::<Format>(text) {
+        Ok(Format { format }) if format > u64::from(know) => Err(Error::new(
+            Kind::Check,
+            format!(
+                "{what} was written by a newer tidegate (format {format}, this one knows {know})"
+            ),
+        )
+        .next("use the version of tidegate that wrote it, or a newer one; nothing was changed")),
+        _ => Ok(()),
+    }
+}
 
 /// Which source a position belongs to. A position without it means nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

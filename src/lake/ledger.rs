@@ -25,7 +25,7 @@ use tokio::runtime::Handle;
 use uuid::Uuid;
 
 use super::actions::{Action, Add, CommitInfo, Domain, Protocol};
-use super::checkpoint::SourceIdentity;
+use super::checkpoint::{SourceIdentity, refuse_newer};
 use super::files::{DataFileWriter, FileNo, FileOptions, NewFile, file_no_of};
 use super::log::{Draft, Put, Rules, TableLog, delta_error};
 use super::log_checkpoint;
@@ -37,6 +37,8 @@ use crate::position::Lsn;
 
 /// Folder of the ledger in the lake.
 pub const FOLDER: &str = "_tidegate/ledger";
+/// The newest format of [`PipelineState`] that this program knows.
+pub const PIPELINE_FORMAT: u32 = 1;
 /// The domain of the [`PipelineState`].
 pub const PIPELINE_DOMAIN: &str = "tidegate.pipeline";
 /// The domain of the [`Fence`].
@@ -219,6 +221,7 @@ impl Ledger {
             .domain(snapshot, PIPELINE_DOMAIN)
             .await?
             .ok_or_else(|| wrong("is not one of Tidegate"))?;
+        refuse_newer(&text, PIPELINE_FORMAT, &format!("the ledger {FOLDER}"))?;
         let state = serde_json::from_str(&text)
             .map_err(|e| wrong("holds a state that can't be read").because(e))?;
         let found = log.domain(snapshot, WRITER_DOMAIN).await?;

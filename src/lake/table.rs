@@ -15,7 +15,9 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::actions::{Action, Add, CommitInfo, Domain, Format, Metadata, Protocol, Remove, Txn};
-use super::checkpoint::{CHECKPOINT_DOMAIN, CHECKPOINT_FORMAT, Checkpoint, Tag, VersionKind};
+use super::checkpoint::{
+    CHECKPOINT_DOMAIN, CHECKPOINT_FORMAT, Checkpoint, Tag, VersionKind, refuse_newer,
+};
 use super::dv::{self, Descriptor, Packer};
 use super::files::{FileNo, NewFile, file_no_of};
 use super::log::{Draft, Put, Rules, TableLog, convert, delta_error};
@@ -172,16 +174,11 @@ impl LakeTable {
             ))
             .next("move it away, or choose another lake"));
         };
+        refuse_newer(&text, CHECKPOINT_FORMAT, &format!("{folder}: its checkpoint"))?;
+        refuse_unknown_features(&log)?;
         let checkpoint: Checkpoint = serde_json::from_str(&text).map_err(|e| {
             Error::failed(format!("{folder}: its checkpoint can't be read")).because(e)
         })?;
-        if checkpoint.format != CHECKPOINT_FORMAT {
-            return Err(Error::failed(format!(
-                "{folder}: its checkpoint has the format {}",
-                checkpoint.format
-            ))
-            .next("use the version of tidegate that wrote it, or a newer one"));
-        }
         if checkpoint.table_id != log.metadata.id {
             return Err(Error::failed(format!(
                 "{folder}: the table was replaced by another program (its id is not ours)"
@@ -400,6 +397,19 @@ impl LakeTable {
     /// Waits for a log checkpoint that is being written beside the commits.
     pub async fn settle(&mut self) {
         self.log_checkpoint.settle().await;
+    }
+}
+
+/// A feature that writers must honour and this program does not know forbids writing.
+fn refuse_unknown_features(log: &TableLog) -> Result<()> {
+    let known = Protocol::ours(true).writer_features;
+    match log.protocol.writer_features.iter().find(|feature| !known.contains(feature)) {
+        None => Ok(()),
+        Some(feature) => Err(Error::new(
+            Kind::Check,
+            format!("{}: the table has the Delta feature {feature}, which this version of tidegate does not write", log.folder),
+        )
+        .next("use the version of tidegate that wrote it, or a newer one; if another program added the feature, start a new generation of the table (tidegate reseed)")),
     }
 }
 

@@ -16,6 +16,8 @@ pub struct Pipeline {
     pub db: TestDb,
     pub lake: TempDir,
     pub state: TempDir,
+    /// Name of the pipeline, its slot and its publication: the database's, unless a test has others.
+    pub name: String,
     /// Patterns given to `run`.
     pub tables: String,
     /// Content of `tidegate.toml`.
@@ -27,6 +29,7 @@ impl Pipeline {
     /// a test can stand between two of them, and commits every 100 ms.
     pub fn new(db: TestDb) -> Pipeline {
         Pipeline {
+            name: db.name().to_owned(),
             db,
             lake: super::folder("lake"),
             state: super::folder("state"),
@@ -60,7 +63,7 @@ impl Pipeline {
             .env("TIDEGATE_SOURCE", self.db.url())
             .env("TIDEGATE_LAKE", self.lake.path())
             .env("TIDEGATE_TABLES", &self.tables)
-            .env("TIDEGATE_NAME", self.db.name())
+            .env("TIDEGATE_NAME", &self.name)
             .env("TIDEGATE_STATE_DIR", self.state.path().join("index"))
     }
 

@@ -276,3 +276,30 @@ fn a_key_that_stands_twice_publishes_nothing() {
 fn a_file_that_reads_back_otherwise_publishes_nothing() {
     refused_validation("write-another-row", "", &["public.r", "chunk", "read back", "next:"]);
 }
+
+/// The guard's lock, the TRUNCATE behind it and the worker behind that once waited for ever: no
+/// deadlock that the server sees, as the session with the lock is idle.
+#[test]
+fn a_truncate_while_copying_goes_through_and_the_snapshot_begins_again() {
+    let pipeline = races("race_truncate");
+    let before = pipeline.pause("handoff.chunk.before").nth(2);
+    let mut running = pipeline.run().pause(&before).start();
+    before.reached(&mut running);
+    let mut truncating = pipeline.sql();
+    let backend = truncating.backend();
+    let truncate = std::thread::spawn(move || {
+        truncating.run("BEGIN; TRUNCATE r; INSERT INTO r VALUES (1, 1, 'after'); COMMIT");
+    });
+    let mut sql = pipeline.sql();
+    support::wait_until("the TRUNCATE to wait for a lock", support::PATIENCE, || {
+        let waits =
+            format!("SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = {backend}");
+        sql.one(&waits) == "t"
+    });
+    before.release();
+    running.finish().expect_code(0);
+    truncate.join().unwrap();
+    pipeline.run_to_now();
+    assert_eq!(pipeline.sql().one("SELECT count(*) FROM r"), "1");
+    settled(&pipeline);
+}

@@ -24,7 +24,7 @@ use crate::position::Lsn;
 use crate::source::catalog::quote_literal;
 use crate::source::options::ConnectOptions;
 use crate::source::types::RowsBuilder;
-use crate::source::wire::{SessionKind, Wire};
+use crate::source::wire::{SessionKind, Wire, sqlstate};
 
 /// Rows decoded at a time.
 const ROWS_PER_BATCH: usize = 16_384;
@@ -140,6 +140,8 @@ fn work(
             }
             match attempt_task(run, &mut wire, &task) {
                 Ok(result) => break result,
+                // Somebody waits to change the table until we let it go: no time for another try.
+                Err(e) if sqlstate(&e) == Some("55P03") => return Err(e),
                 Err(e) if e.is_transient() && attempt < ATTEMPTS => {
                     tracing::warn!(attempt, "{e}; copying the chunk again over a new connection");
                     wire = None;

@@ -38,8 +38,9 @@ use crate::observe::stop::StopSignal;
 use crate::position::Lsn;
 use crate::source::catalog::{TableInfo, sql_name};
 use crate::source::check::{self, Severity};
+use crate::source::client::query_error;
 use crate::source::slot::{self, Boundary, SlotOptions};
-use crate::source::wire::{SessionKind, Wire};
+use crate::source::wire::{LOCK_TIMEOUT, SessionKind, Wire};
 
 /// Kind of the ledger's events that record a copied chunk.
 pub const CHUNK_EVENT: &str = "chunk";
@@ -327,6 +328,11 @@ async fn lock(
         Ok(wire)
     })
     .await?;
+    // Asking for sizes takes a lock for a moment: it must not queue for ever behind a TRUNCATE that
+    // queues behind ours.
+    let (name, value) = LOCK_TIMEOUT;
+    let limited = session.client.batch_execute(&format!("SET {name} = '{value}'")).await;
+    limited.map_err(|e| query_error("limiting waits for locks", e))?;
     let (now, _) = session.tables().await?;
     for (table, plan) in tables.iter().zip(plans) {
         let same = now.iter().find(|t| t.oid == table.oid).is_some_and(|t| {

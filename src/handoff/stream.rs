@@ -18,6 +18,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError};
 use crate::apply::collect::{Collector, Step};
 use crate::apply::part::Part;
 use crate::error::Result;
+use crate::failpoint;
 use crate::handoff::rules;
 use crate::position::Lsn;
 use crate::source::pgoutput;
@@ -186,7 +187,7 @@ impl Reader<'_> {
         replication.send_status(received.max(flushed), flushed, flushed, false)?;
         self.acknowledged = flushed;
         self.status_at = Instant::now();
-        Ok(())
+        if moved { failpoint::at("stream.acknowledged") } else { Ok(()) }
     }
 
     fn end_batch(

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::log::{TableLog, delta_error};
 use crate::error::{Error, Result};
+use crate::failpoint;
 
 /// Versions from one checkpoint to the next.
 pub const INTERVAL: u64 = 100;
@@ -55,6 +56,7 @@ impl Background {
 /// It can't be written, or does not show `files` files and the domains of before.
 pub(super) async fn write(log: &TableLog, files: Option<usize>) -> Result<()> {
     let doing = || format!("writing the checkpoint of version {} of {}", log.version, log.folder);
+    failpoint::at("lake.checkpoint.before")?;
     let before = shown(log).await?;
     let mut table = DeltaTable::new(log.store.clone());
     table.load_version(log.version).await.map_err(|e| delta_error(doing(), e))?;
@@ -63,6 +65,7 @@ pub(super) async fn write(log: &TableLog, files: Option<usize>) -> Result<()> {
     let same =
         matches!(&after, Ok(after) if *after == before && files.is_none_or(|n| n == after.0));
     if same {
+        failpoint::at("lake.checkpoint.after")?;
         return Ok(());
     }
     let path = Path::from(format!("_delta_log/{:020}.checkpoint.parquet", log.version));

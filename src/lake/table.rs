@@ -26,6 +26,7 @@ use super::read::count_rows;
 use super::store::Lake;
 use super::{schema, stats};
 use crate::error::{Error, Kind, Result};
+use crate::failpoint;
 
 const RULES: Rules = Rules {
     domains: &[CHECKPOINT_DOMAIN],
@@ -285,6 +286,7 @@ impl LakeTable {
             actions.push(Action::MetaData(Box::new(metadata)));
         }
         plan.write_vectors(&self.log.lake, &self.log.folder).await?;
+        failpoint::at("lake.vectors.written")?;
         actions.extend(plan.actions(&checkpoint)?);
         let draft = Draft { operation, info: info(&change.tag)?, actions };
         match self.log.put(&draft, RULES).await? {

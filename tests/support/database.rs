@@ -19,6 +19,15 @@ pub struct TestDb {
 impl TestDb {
     /// A new, empty database on a shared server; `name` is to be recognised in the server's log.
     pub fn new(server: &'static PrivateServer, name: &str) -> TestDb {
+        TestDb::create(server, name, "")
+    }
+
+    /// A copy of `template`, to which nobody may be connected.
+    pub fn from_template(server: &'static PrivateServer, name: &str, template: &TestDb) -> TestDb {
+        TestDb::create(server, name, &format!(" TEMPLATE {}", template.name))
+    }
+
+    fn create(server: &'static PrivateServer, name: &str, how: &str) -> TestDb {
         static NUMBER: AtomicU32 = AtomicU32::new(1);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let plain: String = name
@@ -27,7 +36,7 @@ impl TestDb {
             .take(40)
             .collect();
         let name = format!("{plain}_{number}");
-        Sql::connect(&server.url("postgres")).run(&format!("CREATE DATABASE {name}"));
+        Sql::connect(&server.url("postgres")).run(&format!("CREATE DATABASE {name}{how}"));
         TestDb { server, name }
     }
 

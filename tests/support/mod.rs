@@ -6,11 +6,13 @@
 // Each test binary includes all of it and uses what it needs.
 #![allow(dead_code)]
 
+pub mod audit;
 pub mod database;
 pub mod judge;
 pub mod pause;
 pub mod pipeline;
 pub mod program;
+pub mod random;
 pub mod servers;
 
 use std::path::Path;

@@ -17,6 +17,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use super::Identity;
 use crate::error::{Error, Kind, Result};
+use crate::failpoint;
 
 /// Changes with every change of the layout of pages, runs or manifest.
 pub(super) const FORMAT: u32 = 1;
@@ -129,8 +130,10 @@ impl Folder {
         file.write_all(&checksum_line(&body)).map_err(fail)?;
         file.write_all(&body).map_err(fail)?;
         file.sync_all().map_err(fail)?;
+        failpoint::at("index.manifest.before")?;
         fs::rename(&new, self.path.join(MANIFEST)).map_err(fail)?;
-        self.sync()
+        self.sync()?;
+        failpoint::at("index.manifest.after")
     }
 
     /// Makes renames and new files of the folder durable.

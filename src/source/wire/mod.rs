@@ -42,7 +42,7 @@ pub use copy::CopyOut;
 pub use error::{DbError, sqlstate};
 use error::{broken, protocol};
 pub use replication::{Frame, Replication, SystemId, TimelineSwitch};
-pub use session::SESSION_SETTINGS;
+pub use session::{LOCK_TIMEOUT, SESSION_SETTINGS};
 pub(crate) use session::{later_settings, version_number};
 pub(crate) use startup::{all_failed, no_tls, unreachable, wrong_target};
 use stream::Stream;

@@ -21,6 +21,15 @@ pub const SESSION_SETTINGS: &[(&str, &str)] = &[
     ("quote_all_identifiers", "off"),
 ];
 
+/// How long a session that reads tables waits for a lock.
+///
+/// While tables are copied one session of ours holds them in share mode. Somebody's TRUNCATE or
+/// ALTER queues behind that lock, and whatever another session of ours then asks of the table
+/// queues behind the TRUNCATE. The server sees no deadlock in that, as the first session is idle:
+/// it would last for ever, with everybody else who wants the table in the queue. So the wait ends,
+/// the snapshot lets its locks go, and begins again after the change.
+pub const LOCK_TIMEOUT: (&str, &str) = ("lock_timeout", "5s");
+
 /// What `version` (150018 is 15.18) knows beyond [`SESSION_SETTINGS`], as SQL; empty before 14.
 pub(crate) fn later_settings(version: u32) -> &'static str {
     match version / 10_000 {

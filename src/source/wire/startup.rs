@@ -10,7 +10,7 @@ use super::buffer::ReadBuffer;
 use super::cancel::CancelHandle;
 use super::error::{broken, protocol};
 use super::stream::{Address, Stream};
-use super::{SESSION_SETTINGS, SessionKind, State, Wire, later_settings, tls};
+use super::{LOCK_TIMEOUT, SESSION_SETTINGS, SessionKind, State, Wire, later_settings, tls};
 use crate::error::{Error, Kind, Result};
 use crate::source::options::{ConnectOptions, Host, Target, TlsMode, socket_file};
 
@@ -130,7 +130,12 @@ fn attempt(
         // Until the login is done there is nobody to say good-bye to.
         state: State::Dead,
     };
-    let options = o.startup_options(SESSION_SETTINGS);
+    let mut settings = SESSION_SETTINGS.to_vec();
+    if kind == SessionKind::Query {
+        // Not where slots are made: that waits for all open transactions, however long they are.
+        settings.push(LOCK_TIMEOUT);
+    }
+    let options = o.startup_options(&settings);
     let mut parameters = vec![
         ("user", o.user.as_str()),
         ("database", &o.database),

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{Int64Type, SchemaRef};
@@ -24,6 +25,7 @@ use tokio::runtime::Handle;
 use url::Url;
 
 use super::checkpoint::tests::{checkpoint, tag};
+use super::patience::Patience;
 use super::*;
 use crate::error::Kind;
 use crate::position::Lsn;
@@ -103,8 +105,9 @@ fn local() -> (tempfile::TempDir, Lake) {
 
 fn memory() -> (Arc<Faulty>, Lake) {
     let store = Arc::new(Faulty::default());
-    let lake = Lake::with_store(&Url::parse("memory:///lake").unwrap(), store.clone()).unwrap();
-    (store, lake)
+    let patience = Patience::new(Duration::from_secs(1));
+    let url = Url::parse("memory:///lake").unwrap();
+    (store.clone(), Lake::with_patience(&url, store, patience).unwrap())
 }
 
 /// A table with a handoff, two batches, a compaction and a truncate.
@@ -278,7 +281,10 @@ async fn a_put_that_was_not_stored_is_tried_again() {
     assert_eq!(table.commit(&change(120)).await.unwrap(), CommitOutcome::Done(1));
     store.refuse.store(100, Ordering::SeqCst);
     let error = table.commit(&change(130)).await.unwrap_err();
-    assert!(error.is_transient(), "{error}");
+    // It was tried for as long as it may be: nobody else needs to.
+    assert_eq!(error.kind(), Kind::Failed, "{error}");
+    assert!(error.to_string().contains("did not recover within 1s"), "{error}");
+    assert_eq!(error.to_string().matches("500 Internal").count(), 1, "{error}");
     store.refuse.store(0, Ordering::SeqCst);
     assert!(table.commit(&change(130)).await.unwrap_err().to_string().contains("unknown"));
     let mut again = LakeTable::open(&lake, FOLDER).await.unwrap().unwrap();

@@ -85,7 +85,8 @@ pub(super) struct NewLocalFile {
 impl NewLocalFile {
     /// Creates it.
     pub fn create(path: &Path, patience: Patience) -> io::Result<Self> {
-        Ok(NewLocalFile { file: create(path)?, path: path.to_owned(), written: 0, patience })
+        let file = while_full(&patience, path, || create(path))?;
+        Ok(NewLocalFile { file, path: path.to_owned(), written: 0, patience })
     }
 
     /// Makes its content durable.
@@ -101,29 +102,35 @@ impl NewLocalFile {
 
 impl Write for NewLocalFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut waits = self.patience.waits();
-        loop {
-            let error = match write_at(&self.file, &self.path, bytes, self.written) {
-                Ok(()) => {
-                    self.written += bytes.len() as u64;
-                    return Ok(bytes.len());
-                }
-                Err(error) if !disk_may_recover(&error) => return Err(error),
-                Err(error) => error,
-            };
-            let Some(wait) = waits.next() else {
-                return Err(io::Error::other(self.patience.gave_up(error)));
-            };
-            let path = self.path.display();
-            tracing::warn!(
-                wait_ms = wait.as_millis() as u64,
-                "writing {path}: {error}; trying again"
-            );
-            waits.pause_blocking(wait);
-        }
+        let NewLocalFile { file, path, written, patience } = self;
+        // At its place: a write that failed may have left a part of it.
+        while_full(patience, path, || write_at(file, path, bytes, *written))?;
+        *written += bytes.len() as u64;
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// Tries again while the disk is full.
+fn while_full<T>(
+    patience: &Patience,
+    path: &Path,
+    act: impl Fn() -> io::Result<T>,
+) -> io::Result<T> {
+    let mut waits = patience.waits();
+    loop {
+        let error = match act() {
+            Err(error) if disk_may_recover(&error) => error,
+            other => return other,
+        };
+        let Some(wait) = waits.next() else {
+            return Err(io::Error::other(patience.gave_up(error)));
+        };
+        let path = path.display();
+        tracing::warn!(wait_ms = wait.as_millis() as u64, "writing {path}: {error}; trying again");
+        waits.pause_blocking(wait);
     }
 }

@@ -129,7 +129,9 @@ impl DataFileWriter {
             Sink::create(lake, runtime, &format!("{folder}/{path}"), options, written.clone())
                 .map_err(|e| {
                     let kind = patience::kind_of(&e).unwrap_or(Kind::Transient);
-                    Error::new(kind, format!("{folder}/{path} can't be created")).because(e)
+                    Error::new(kind, format!("{folder}/{path} can't be created"))
+                        .because(e)
+                        .next(WHEN_THE_STORE_WORKS)
                 })?;
         let writer_options = ArrowWriterOptions::new()
             .with_properties(properties(options)?)
@@ -332,11 +334,19 @@ impl Sink {
             }
             To::Remote(mut remote) => {
                 if let Some(upload) = remote.upload.take() {
-                    let _ = remote.runtime.block_on(upload.abort());
+                    // Not waited for: whoever gives a file up has an error to tell.
+                    remote.runtime.spawn(upload.abort());
                 }
             }
             To::Done => {}
         }
+    }
+}
+
+impl Drop for Sink {
+    /// What was not finished is nobody's: no half file stays, and no upload that costs space.
+    fn drop(&mut self) {
+        self.abort();
     }
 }
 
@@ -387,7 +397,13 @@ impl Remote {
             None => self.runtime.block_on(self.store.put(&self.at, rest.into())).map(|_| ()),
             Some(mut upload) => {
                 upload.put(rest.into());
-                self.runtime.block_on(upload.finish()).map(|_| ())
+                match self.runtime.block_on(upload.wait_for_capacity(0)) {
+                    Ok(()) => self.runtime.block_on(upload.finish()).map(|_| ()),
+                    Err(error) => {
+                        self.runtime.spawn(upload.abort());
+                        Err(error)
+                    }
+                }
             }
         };
         answer.map_err(|e| io::Error::other(store_error(format!("writing {}", self.at), e)))

@@ -226,7 +226,11 @@ impl Lake {
         Self::with_patience(url, root, Patience::new(RETRY_FOR))
     }
 
-    pub(super) fn with_patience(url: &Url, root: Arc<dyn ObjectStore>, patience: Patience) -> Result<Lake> {
+    pub(super) fn with_patience(
+        url: &Url,
+        root: Arc<dyn ObjectStore>,
+        patience: Patience,
+    ) -> Result<Lake> {
         #[cfg(feature = "failpoints")]
         let root = super::faults::Faulty::around(root);
         let root: Arc<dyn ObjectStore> = Arc::new(Patient::new(root, patience.clone()));

@@ -7,10 +7,12 @@
 #![allow(dead_code)]
 
 pub mod database;
+pub mod deltalog;
 pub mod judge;
 pub mod pause;
 pub mod pipeline;
 pub mod program;
+pub mod s3;
 pub mod servers;
 
 use std::path::Path;

@@ -27,9 +27,9 @@ use std::path::Path as FsPath;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, StreamExt};
+use futures::{FutureExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
@@ -70,14 +70,52 @@ struct Rule {
     away_since: Option<Instant>,
 }
 
-static RULES: LazyLock<Mutex<Vec<Rule>>> = LazyLock::new(|| {
+/// Rules and how often each has matched. Clones share both.
+#[derive(Clone, Debug, Default)]
+pub struct Rules(Arc<Mutex<Vec<Rule>>>);
+
+/// The rules of the environment.
+static RULES: LazyLock<Rules> = LazyLock::new(|| {
     let text = std::env::var("TIDEGATE_STORE_FAULTS").unwrap_or_default();
-    Mutex::new(parse(&text).unwrap_or_else(|wrong| {
+    Rules::parse(&text).unwrap_or_else(|wrong| {
         // A test that means to inject a fault must not pass because of a slip.
         eprintln!("TIDEGATE_STORE_FAULTS: {wrong}");
         std::process::exit(99)
-    }))
+    })
 });
+
+impl Rules {
+    /// Reads rules.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn parse(text: &str) -> Result<Rules, String> {
+        Ok(Rules(Arc::new(Mutex::new(parse(text)?))))
+    }
+
+    /// Puts other rules in the place of these.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn replace(&self, text: &str) -> Result<(), String> {
+        let rules = parse(text)?;
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = rules;
+        Ok(())
+    }
+
+    fn fires(&self, operation: &str, path: &str) -> Option<Fault> {
+        let mut rules = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fault = rules.iter_mut().find_map(|rule| rule.fires(operation, path))?;
+        drop(rules);
+        // Tests count what really happened; the program's own words are not proof of it.
+        if let Ok(place) = std::env::var("TIDEGATE_STORE_FAULTS_LOG") {
+            let line = format!("{operation} {path} {fault:?}\n");
+            let file = OpenOptions::new().create(true).append(true).open(place);
+            let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
+        }
+        Some(fault)
+    }
+}
 
 fn parse(text: &str) -> Result<Vec<Rule>, String> {
     let rule = |text: &str| {
@@ -173,19 +211,6 @@ impl Rule {
     }
 }
 
-fn fires(operation: &str, path: &str) -> Option<Fault> {
-    let mut rules = RULES.lock().unwrap_or_else(PoisonError::into_inner);
-    let fault = rules.iter_mut().find_map(|rule| rule.fires(operation, path))?;
-    drop(rules);
-    // Tests count what really happened; the program's own words are not proof of it.
-    if let Ok(place) = std::env::var("TIDEGATE_STORE_FAULTS_LOG") {
-        let line = format!("{operation} {path} {fault:?}\n");
-        let file = OpenOptions::new().create(true).append(true).open(place);
-        let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
-    }
-    Some(fault)
-}
-
 fn store_error(fault: Fault, path: &Path) -> Error {
     let generic = |source: Box<dyn std::error::Error + Send + Sync>| Error::Generic {
         store: "faulty",
@@ -206,11 +231,12 @@ fn store_error(fault: Fault, path: &Path) -> Error {
 
 /// Does an operation of the store, with the fault that is due.
 async fn meet<T>(
+    rules: &Rules,
     operation: &str,
     path: &Path,
     act: impl Future<Output = Result<T>> + Send,
 ) -> Result<T> {
-    let Some(fault) = fires(operation, path.as_ref()) else { return act.await };
+    let Some(fault) = rules.fires(operation, path.as_ref()) else { return act.await };
     match fault {
         Fault::Slow(time) => {
             tokio::time::sleep(time).await;
@@ -267,7 +293,7 @@ pub(super) fn disk<T>(
         record(operation, path, &detail)?;
         Ok(done)
     };
-    let Some(fault) = fires(operation, &path.to_string_lossy()) else { return act() };
+    let Some(fault) = RULES.fires(operation, &path.to_string_lossy()) else { return act() };
     match fault {
         Fault::Slow(time) => {
             std::thread::sleep(time);
@@ -292,7 +318,7 @@ pub(super) fn tear(
     bytes: &[u8],
     write: impl FnOnce(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
-    let Some(fault) = fires("disk-half", &path.to_string_lossy()) else { return Ok(()) };
+    let Some(fault) = RULES.fires("disk-half", &path.to_string_lossy()) else { return Ok(()) };
     write(bytes.get(..bytes.len() / 2).unwrap_or_default())?;
     match fault {
         Fault::Crash | Fault::LostCrash => std::process::abort(),
@@ -328,13 +354,28 @@ fn record(operation: &str, path: &FsPath, detail: &Detail<'_>) -> io::Result<()>
 #[derive(Debug)]
 pub struct Faulty {
     inner: Arc<dyn ObjectStore>,
+    rules: Rules,
 }
 
 impl Faulty {
-    /// `inner`, with faults if there are rules for them.
+    /// `inner`, with the faults of the environment.
     pub fn around(inner: Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore> {
-        let none = RULES.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
-        if none { inner } else { Arc::new(Faulty { inner }) }
+        Arc::new(Faulty { inner, rules: RULES.clone() })
+    }
+
+    fn listing(
+        &self,
+        at: Path,
+        listed: BoxStream<'static, Result<ObjectMeta>>,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        let rules = self.rules.clone();
+        let begun = async move { meet(&rules, "list", &at, async { Ok(listed) }).await };
+        stream::once(begun).try_flatten().boxed()
+    }
+
+    /// `inner`, with faults of its own.
+    pub fn with(inner: Arc<dyn ObjectStore>, rules: Rules) -> Self {
+        Faulty { inner, rules }
     }
 }
 
@@ -349,12 +390,14 @@ impl fmt::Display for Faulty {
 struct FaultyUpload {
     inner: Box<dyn MultipartUpload>,
     at: Path,
+    rules: Rules,
 }
 
 impl MultipartUpload for FaultyUpload {
     fn put_part(&mut self, data: PutPayload) -> UploadPart {
-        let (part, at) = (self.inner.put_part(data), self.at.clone());
-        async move { meet("part", &at, part).await }.boxed()
+        let part = self.inner.put_part(data);
+        let (rules, at) = (self.rules.clone(), self.at.clone());
+        async move { meet(&rules, "part", &at, part).await }.boxed()
     }
 
     fn complete<'a, 'b>(&'a mut self) -> BoxFuture<'b, Result<PutResult>>
@@ -362,8 +405,7 @@ impl MultipartUpload for FaultyUpload {
         'a: 'b,
         Self: 'b,
     {
-        let at = self.at.clone();
-        async move { meet("complete", &at, self.inner.complete()).await }.boxed()
+        async move { meet(&self.rules, "complete", &self.at, self.inner.complete()).await }.boxed()
     }
 
     fn abort<'a, 'b>(&'a mut self) -> BoxFuture<'b, Result<()>>
@@ -388,7 +430,7 @@ impl ObjectStore for Faulty {
         Self: 'c,
     {
         let operation = if opts.mode == PutMode::Create { "create" } else { "put" };
-        meet(operation, location, self.inner.put_opts(location, payload, opts)).boxed()
+        meet(&self.rules, operation, location, self.inner.put_opts(location, payload, opts)).boxed()
     }
 
     fn put_multipart_opts<'a, 'b, 'c>(
@@ -403,8 +445,8 @@ impl ObjectStore for Faulty {
     {
         async move {
             let begun = self.inner.put_multipart_opts(location, opts);
-            let inner = meet("upload", location, begun).await?;
-            let upload = FaultyUpload { inner, at: location.clone() };
+            let inner = meet(&self.rules, "upload", location, begun).await?;
+            let upload = FaultyUpload { inner, at: location.clone(), rules: self.rules.clone() };
             Ok(Box::new(upload) as Box<dyn MultipartUpload>)
         }
         .boxed()
@@ -420,20 +462,20 @@ impl ObjectStore for Faulty {
         'b: 'c,
         Self: 'c,
     {
-        meet("get", location, self.inner.get_opts(location, options)).boxed()
+        meet(&self.rules, "get", location, self.inner.get_opts(location, options)).boxed()
     }
 
     fn delete_stream(
         &self,
         locations: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
-        let inner = self.inner.clone();
+        let (inner, rules) = (self.inner.clone(), self.rules.clone());
         locations
             .then(move |location| {
-                let inner = inner.clone();
+                let (inner, rules) = (inner.clone(), rules.clone());
                 async move {
                     let at = location?;
-                    meet("delete", &at, async { inner.delete(&at).await }).await?;
+                    meet(&rules, "delete", &at, async { inner.delete(&at).await }).await?;
                     Ok(at)
                 }
             })
@@ -443,13 +485,7 @@ impl ObjectStore for Faulty {
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         let at = prefix.cloned().unwrap_or_default();
         let listed = self.inner.list(prefix);
-        stream::once(async move { meet("list", &at, async { Ok(listed) }).await })
-            .map(|begun| match begun {
-                Ok(listed) => listed,
-                Err(error) => stream::iter([Err(error)]).boxed(),
-            })
-            .flatten()
-            .boxed()
+        self.listing(at, listed)
     }
 
     fn list_with_offset(
@@ -459,13 +495,7 @@ impl ObjectStore for Faulty {
     ) -> BoxStream<'static, Result<ObjectMeta>> {
         let at = prefix.cloned().unwrap_or_default();
         let listed = self.inner.list_with_offset(prefix, offset);
-        stream::once(async move { meet("list", &at, async { Ok(listed) }).await })
-            .map(|begun| match begun {
-                Ok(listed) => listed,
-                Err(error) => stream::iter([Err(error)]).boxed(),
-            })
-            .flatten()
-            .boxed()
+        self.listing(at, listed)
     }
 
     fn list_with_delimiter<'a, 'b, 'c>(
@@ -479,7 +509,7 @@ impl ObjectStore for Faulty {
     {
         async move {
             let at = prefix.cloned().unwrap_or_default();
-            meet("list", &at, self.inner.list_with_delimiter(prefix)).await
+            meet(&self.rules, "list", &at, self.inner.list_with_delimiter(prefix)).await
         }
         .boxed()
     }

@@ -16,7 +16,7 @@ pub mod digest;
 mod disk;
 pub mod durable;
 pub mod dv;
-#[cfg(feature = "failpoints")]
+#[cfg(any(test, feature = "failpoints"))]
 pub mod faults;
 pub mod files;
 pub mod history;

@@ -115,15 +115,18 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.message)?;
+        // Many errors have their cause's text in their own; each is said once.
+        let mut said = self.0.message.clone();
         let mut cause: Option<&dyn StdError> = self.0.cause.as_deref().map(|c| c as &dyn StdError);
         while let Some(error) = cause {
             let text = error.to_string();
-            if !self.0.message.contains(&text) {
-                write!(f, ": {text}")?;
+            if !said.contains(&text) {
+                said.push_str(": ");
+                said.push_str(&text);
             }
             cause = error.source();
         }
+        f.write_str(&said)?;
         if let Some(next) = &self.0.next {
             write!(f, "\n  next: {next}")?;
         }

@@ -39,7 +39,7 @@ pub async fn run(
     stop: &StopSignal,
 ) -> Result<Lsn> {
     if resnapshot {
-        let mut session = Session::open(config).await?;
+        let mut session = open(config, stop).await?;
         let to = Until::fix(until, &session).await?;
         snapshot::take(&mut session, stop).await?;
         return stream(&mut session, to, stop).await;
@@ -72,6 +72,20 @@ pub async fn run(
     }
 }
 
+/// A session whose lake is waited for no longer once a stop is asked for.
+async fn open(config: &Config, stop: &StopSignal) -> Result<Session> {
+    let session = tokio::select! {
+        session = Session::open(config) => session?,
+        () = stop.requested() => return Err(Error::failed("stopped before anything was done")),
+    };
+    let (patience, stop) = (session.lake.patience().clone(), stop.clone());
+    tokio::spawn(async move {
+        stop.requested().await;
+        patience.end();
+    });
+    Ok(session)
+}
+
 async fn attempt(
     config: &Config,
     until: Until,
@@ -80,7 +94,7 @@ async fn attempt(
     stop: &StopSignal,
     fence: &mut Lsn,
 ) -> Result<Lsn> {
-    let mut session = Session::open(config).await?;
+    let mut session = open(config, stop).await?;
     if let (Some(ours), Some(ledger)) = (owner.as_deref(), &session.ledger)
         && !ledger.was_owned_by(ours)
     {

@@ -58,7 +58,7 @@ impl Session {
         let client = client::connect(&source).await?;
         let server = ServerInfo::load(&client).await?;
         let system = identify(&source).await?;
-        let lake = Lake::open(config.lake()?)?;
+        let lake = Lake::open_patiently(config.lake()?, config.limits.retry_for)?;
         let ledger = Ledger::open(&lake).await?;
         if let Some(ledger) = &ledger {
             belongs_to(ledger.state(), config)?;

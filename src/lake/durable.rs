@@ -5,11 +5,12 @@
 //! makes the name durable, before it answers. So what holds for object stores holds here: an
 //! answered put is stored, whole, and nobody sees half of it.
 
+use std::collections::HashSet;
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io;
 use std::path::{Path as FsPath, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -21,6 +22,8 @@ use object_store::{
     Result, UploadPart,
 };
 use uuid::Uuid;
+
+use super::disk;
 
 /// A local file system whose puts are durable.
 #[derive(Clone, Debug)]
@@ -47,33 +50,46 @@ impl fmt::Display for DurableFileSystem {
     }
 }
 
-/// Makes a file's content and its name durable. `top` is a folder known to be durable itself.
+/// Makes a file's content and its name durable.
 pub fn sync_file(path: &FsPath) -> io::Result<()> {
-    File::open(path)?.sync_all()?;
+    disk::sync(&File::open(path)?, path)?;
     sync_folder_of(path)
 }
 
 /// Makes a file's name durable.
 pub fn sync_folder_of(path: &FsPath) -> io::Result<()> {
-    match path.parent() {
-        Some(folder) => File::open(folder)?.sync_all(),
-        None => Ok(()),
-    }
+    path.parent().map_or(Ok(()), disk::sync_folder)
 }
 
+/// Folders whose names are known to be durable.
+static DURABLE: LazyLock<Mutex<HashSet<PathBuf>>> = LazyLock::new(Mutex::default);
+
 /// Creates a folder and those above it, each with a durable name.
+///
+/// A folder that is there may have been created by a process that died before it could make the
+/// name durable; so the first time in a process the name of each is made durable once more.
 pub fn create_folder(folder: &FsPath) -> io::Result<()> {
-    if folder.is_dir() {
+    let known = || DURABLE.lock().unwrap_or_else(PoisonError::into_inner);
+    let there = folder.is_dir();
+    if there && known().contains(folder) {
         return Ok(());
     }
     if let Some(above) = folder.parent() {
         create_folder(above)?;
     }
-    match fs::create_dir(folder) {
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+    if !there {
+        match disk::make_folder(folder) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            other => other?,
+        }
+    }
+    match sync_folder_of(folder) {
+        // A folder far above that was there before us and that we may not even read.
+        Err(e) if there && e.kind() == io::ErrorKind::PermissionDenied => {}
         other => other?,
     }
-    sync_folder_of(folder)
+    known().insert(folder.to_owned());
+    Ok(())
 }
 
 fn store(target: &FsPath, parts: &[PutPayload], mode: &PutMode) -> io::Result<()> {
@@ -85,24 +101,26 @@ fn store(target: &FsPath, parts: &[PutPayload], mode: &PutMode) -> io::Result<()
     let staging = PathBuf::from(name);
     let written = write_staged(&staging, parts).and_then(|()| match mode {
         PutMode::Create => {
-            fs::hard_link(&staging, target)?;
-            fs::remove_file(&staging)
+            disk::link(&staging, target)?;
+            disk::remove(&staging)
         }
-        _ => fs::rename(&staging, target),
+        _ => disk::rename(&staging, target),
     });
     if let Err(error) = written {
-        let _ = fs::remove_file(&staging);
+        let _ = disk::remove(&staging);
         return Err(error);
     }
-    sync_folder_of(target)
+    disk::sync_folder(folder)
 }
 
 fn write_staged(staging: &FsPath, parts: &[PutPayload]) -> io::Result<()> {
-    let mut file = File::create_new(staging)?;
+    let file = disk::create(staging)?;
+    let mut offset = 0;
     for chunk in parts.iter().flatten() {
-        file.write_all(chunk)?;
+        disk::write_at(&file, staging, chunk, offset)?;
+        offset += chunk.len() as u64;
     }
-    file.sync_all()
+    disk::sync(&file, staging)
 }
 
 async fn store_async(
@@ -117,6 +135,9 @@ async fn store_async(
         Ok(()) => Ok(PutResult { e_tag: None, version: None }),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
             Err(Error::AlreadyExists { path: location.to_string(), source: e.into() })
+        }
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+            Err(Error::PermissionDenied { path: location.to_string(), source: e.into() })
         }
         Err(e) => Err(Error::Generic { store: "local disk", source: e.into() }),
     }
@@ -268,6 +289,8 @@ impl ObjectStore for DurableFileSystem {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use futures::TryStreamExt;
     use object_store::ObjectStoreExt;

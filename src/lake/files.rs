@@ -6,9 +6,7 @@
 //! flight, whatever the file's size.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,10 +23,12 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use uuid::Uuid;
 
+use super::disk::{self, NewLocalFile};
 use super::durable;
+use super::patience;
 use super::stats;
-use super::store::{Lake, store_error};
-use crate::error::{Error, Result};
+use super::store::{Lake, WHEN_THE_STORE_WORKS, store_error};
+use crate::error::{Error, Kind, Result};
 use crate::failpoint;
 
 /// Number of a data file, unique in its table for ever: the location index keeps it for a path.
@@ -128,7 +128,10 @@ impl DataFileWriter {
         let sink =
             Sink::create(lake, runtime, &format!("{folder}/{path}"), options, written.clone())
                 .map_err(|e| {
-                    Error::transient(format!("{folder}/{path} can't be created")).because(e)
+                    let kind = patience::kind_of(&e).unwrap_or(Kind::Transient);
+                    Error::new(kind, format!("{folder}/{path} can't be created"))
+                        .because(e)
+                        .next(WHEN_THE_STORE_WORKS)
                 })?;
         let writer_options = ArrowWriterOptions::new()
             .with_properties(properties(options)?)
@@ -214,7 +217,8 @@ impl DataFileWriter {
 }
 
 fn write_error(folder: &str, path: &str, error: parquet::errors::ParquetError) -> Error {
-    Error::transient(format!("writing {folder}/{path}")).because(error)
+    let kind = patience::kind_of(&error).unwrap_or(Kind::Transient);
+    Error::new(kind, format!("writing {folder}/{path}")).because(error).next(WHEN_THE_STORE_WORKS)
 }
 
 fn properties(options: &FileOptions) -> Result<WriterProperties> {
@@ -264,7 +268,7 @@ struct Sink {
 }
 
 enum To {
-    Local { file: BufWriter<File>, path: PathBuf },
+    Local(BufWriter<NewLocalFile>),
     Remote(Box<Remote>),
     Done,
 }
@@ -294,10 +298,8 @@ impl Sink {
                 if let Some(folder) = path.parent() {
                     durable::create_folder(folder)?;
                 }
-                To::Local {
-                    file: BufWriter::with_capacity(1 << 20, File::create_new(&path)?),
-                    path,
-                }
+                let file = NewLocalFile::create(&path, lake.patience().clone())?;
+                To::Local(BufWriter::with_capacity(1 << 20, file))
             }
             None => To::Remote(Box::new(Remote {
                 store: lake.store(),
@@ -314,10 +316,10 @@ impl Sink {
 
     fn finish(&mut self) -> io::Result<()> {
         match std::mem::replace(&mut self.to, To::Done) {
-            To::Local { mut file, path } => {
+            To::Local(mut file) => {
                 file.flush()?;
-                file.get_ref().sync_all()?;
-                durable::sync_folder_of(&path)
+                file.get_ref().sync()?;
+                durable::sync_folder_of(file.get_ref().path())
             }
             To::Remote(remote) => remote.finish(),
             To::Done => Ok(()),
@@ -326,13 +328,14 @@ impl Sink {
 
     fn abort(&mut self) {
         match std::mem::replace(&mut self.to, To::Done) {
-            To::Local { file, path } => {
-                drop(file.into_parts());
-                let _ = std::fs::remove_file(path);
+            To::Local(file) => {
+                let (file, _) = file.into_parts();
+                let _ = disk::remove(file.path());
             }
             To::Remote(mut remote) => {
                 if let Some(upload) = remote.upload.take() {
-                    let _ = remote.runtime.block_on(upload.abort());
+                    // Not waited for: whoever gives a file up has an error to tell.
+                    remote.runtime.spawn(upload.abort());
                 }
             }
             To::Done => {}
@@ -340,10 +343,17 @@ impl Sink {
     }
 }
 
+impl Drop for Sink {
+    /// What was not finished is nobody's: no half file stays, and no upload that costs space.
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
+
 impl Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.to {
-            To::Local { file, .. } => file.write_all(bytes)?,
+            To::Local(file) => file.write_all(bytes)?,
             To::Remote(remote) => remote.write(bytes)?,
             To::Done => return Err(io::Error::other("the file was given up")),
         }
@@ -387,7 +397,13 @@ impl Remote {
             None => self.runtime.block_on(self.store.put(&self.at, rest.into())).map(|_| ()),
             Some(mut upload) => {
                 upload.put(rest.into());
-                self.runtime.block_on(upload.finish()).map(|_| ())
+                match self.runtime.block_on(upload.wait_for_capacity(0)) {
+                    Ok(()) => self.runtime.block_on(upload.finish()).map(|_| ()),
+                    Err(error) => {
+                        self.runtime.spawn(upload.abort());
+                        Err(error)
+                    }
+                }
             }
         };
         answer.map_err(|e| io::Error::other(store_error(format!("writing {}", self.at), e)))

@@ -4,8 +4,6 @@
 //! there decides (see [`judge`](super::judge)); nothing is ever retried blindly. The cost does not
 //! grow with the table: no listing, no scan of the log.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use chrono::Utc;
 use deltalake::DeltaTableError;
@@ -18,14 +16,10 @@ use uuid::Uuid;
 
 use super::actions::{Action, Commit, CommitInfo, ENGINE, Metadata, Protocol, to_bytes};
 use super::judge::{Expected, Verdict, judge};
-use super::store::{Lake, store_error};
+use super::patience;
+use super::store::{Lake, WHEN_THE_STORE_WORKS, store_error};
 use crate::error::{Error, Kind, Result};
 use crate::failpoint;
-
-/// How often a put is tried again with the same bytes when the store fails.
-const TRIES: u32 = 6;
-/// Wait before the second try; it doubles.
-const FIRST_WAIT: Duration = Duration::from_millis(200);
 
 /// A Delta log and the state it is in.
 #[derive(Clone)]
@@ -113,8 +107,8 @@ impl TableLog {
             uncertain: false,
         };
         let bytes = draft.bytes(timestamp, None)?;
-        let mut wait = FIRST_WAIT;
-        for attempt in 1.. {
+        let mut waits = lake.patience().waits();
+        loop {
             failpoint::at(rules.before)?;
             let Err(error) = log.write(0, bytes.clone(), rules).await else { break };
             match log.read(0).await {
@@ -122,6 +116,7 @@ impl TableLog {
                     if found.info().and_then(|i| i.txn_id.as_deref())
                         == Some(draft.operation.as_str()) =>
                 {
+                    log.make_durable(0).await?;
                     break;
                 }
                 Ok(Some(found)) => {
@@ -140,11 +135,12 @@ impl TableLog {
                     ));
                 }
                 Ok(None) if !error.is_transient() => return Err(error),
-                Ok(None) | Err(_) if attempt >= TRIES => return Err(error),
+                Err(look) if !look.is_transient() => return Err(look),
                 Ok(None) | Err(_) => {}
             }
-            tokio::time::sleep(wait).await;
-            wait *= 2;
+            let Some(wait) = waits.next() else { return Err(log.gave_up(0, error)) };
+            tracing::warn!(wait_ms = wait.as_millis() as u64, "{error}; trying again");
+            waits.pause(wait).await;
         }
         log.timestamp = log.timestamp_of(0).await?.unwrap_or(timestamp);
         Ok(log)
@@ -172,6 +168,9 @@ impl TableLog {
         if !store.is_delta_table_location().await.map_err(wrong)? {
             return Ok(None);
         }
+        // A commit whose writer died in the act shows before its name is durable. What builds on
+        // it must not outlive it.
+        lake.sync_folder(&format!("{folder}/_delta_log")).await?;
         let snapshot = EagerSnapshot::try_new(store.as_ref(), version).await.map_err(wrong)?;
         let mut log = TableLog {
             lake: lake.clone(),
@@ -202,45 +201,52 @@ impl TableLog {
             .next("open the table again"));
         }
         failpoint::at(rules.before)?;
+        // Until it is known whether the commit is in the log.
         self.uncertain = true;
-        let answer = self.put_and_look(draft, rules).await;
-        // A definite answer is known to be in the log or not; a transient failure is neither.
-        if !matches!(&answer, Err(e) if e.is_transient()) {
-            self.uncertain = false;
-        }
-        answer
-    }
-
-    async fn put_and_look(&mut self, draft: &Draft, rules: Rules) -> Result<Put> {
-        let mut failures = 0;
-        let mut wait = FIRST_WAIT;
+        let lake = self.lake.clone();
+        let mut waits = lake.patience().waits();
         loop {
             let next = self.version + 1;
             let timestamp = Utc::now().timestamp_millis().max(self.timestamp + 1);
             let bytes = draft.bytes(timestamp, Some(self.version))?;
             let Err(error) = self.write(next, bytes, rules).await else {
+                self.uncertain = false;
                 self.settle(next, timestamp, &draft.actions);
                 return Ok(Put::Done(next));
             };
             match self.look_above(&draft.operation, rules).await {
                 Ok(Above::Ours { timestamp }) => {
-                    self.settle(next, timestamp, &draft.actions);
-                    return Ok(Put::Done(next));
+                    let found = self.version + 1;
+                    self.make_durable(found).await?;
+                    self.uncertain = false;
+                    self.settle(found, timestamp, &draft.actions);
+                    return Ok(Put::Done(found));
                 }
-                Ok(Above::Rewritten) => return Ok(Put::Rewritten),
+                Ok(Above::Rewritten) => {
+                    self.uncertain = false;
+                    return Ok(Put::Rewritten);
+                }
                 Ok(Above::Harmless) => continue,
                 Ok(Above::Nothing) if !error.is_transient() => return Err(error),
                 Err(look) if !look.is_transient() => return Err(look),
                 Ok(Above::Nothing) | Err(_) => {}
             }
-            failures += 1;
-            if failures >= TRIES {
-                return Err(error);
-            }
-            tracing::warn!(table = %self.folder, version = next, %error, "commit not stored, trying again");
-            tokio::time::sleep(wait).await;
-            wait *= 2;
+            let Some(wait) = waits.next() else { return Err(self.gave_up(next, error)) };
+            tracing::warn!(wait_ms = wait.as_millis() as u64, "{error}; trying again");
+            waits.pause(wait).await;
         }
+    }
+
+    /// What was found in the log may not be durable yet: its writer died, or did not get so far.
+    async fn make_durable(&self, version: u64) -> Result<()> {
+        self.lake.sync(&format!("{}/_delta_log/{version:020}.json", self.folder)).await
+    }
+
+    fn gave_up(&self, version: u64, error: Error) -> Error {
+        let why = self.lake.patience().gave_up(error);
+        Error::failed(format!("committing version {version} of {}", self.folder))
+            .because(why)
+            .next(WHEN_THE_STORE_WORKS)
     }
 
     async fn write(&self, version: u64, bytes: Bytes, rules: Rules) -> Result<()> {
@@ -401,10 +407,18 @@ enum Judged {
 
 /// An error of deltalake. Transient if the store may recover.
 pub(super) fn delta_error(doing: String, error: DeltaTableError) -> Error {
-    match error {
-        DeltaTableError::ObjectStore { source } => store_error(doing, source),
-        other => Error::failed(doing).because(other),
-    }
+    let kind = match (patience::kind_of(&error), &error) {
+        (Some(kind), _) => kind,
+        // The kernel gives its cause as a text only. What the store was tried for in vain is in it.
+        (None, DeltaTableError::KernelError(kernel)) => {
+            let text = kernel.to_string();
+            let store = text.contains("object store") && !text.contains("did not recover");
+            if store { Kind::Transient } else { Kind::Failed }
+        }
+        (None, _) => Kind::Failed,
+    };
+    let wrong = Error::new(kind, doing).because(error);
+    if kind == Kind::Transient { wrong } else { wrong.next(WHEN_THE_STORE_WORKS) }
 }
 
 /// A value of the Delta kernel as ours, by way of the JSON both have from the protocol.

@@ -7,14 +7,17 @@
 //!
 //! ```text
 //!   files, stats, dv ──► table, ledger ──► log ──► judge      (what lies there decides; pure)
-//!        read, digest        history        └───► store, durable
+//!        read, digest        history        └───► store ──► patience ──► (faults) ──► durable, disk
 //! ```
 
 pub mod actions;
 pub mod checkpoint;
 pub mod digest;
+mod disk;
 pub mod durable;
 pub mod dv;
+#[cfg(any(test, feature = "failpoints"))]
+pub mod faults;
 pub mod files;
 pub mod history;
 pub mod judge;
@@ -22,6 +25,8 @@ pub mod ledger;
 pub mod locations;
 mod log;
 mod log_checkpoint;
+mod naming;
+pub mod patience;
 pub mod read;
 mod remote;
 pub mod schema;

@@ -26,22 +26,22 @@ use roaring::RoaringBitmap;
 use tokio::runtime::Handle;
 
 use super::digest::RowDigest;
+use super::patience;
 use super::remote::RemoteFile;
 use super::store::Lake;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 
 /// Rows of a batch when a whole file is read.
 const SCAN_ROWS: usize = 8_192;
 
 fn read_error(path: &str, error: ParquetError) -> Error {
     // A file that is gone or damaged stays so; what the store says of the network may pass.
-    let passing = matches!(&error, ParquetError::External(e) if e.downcast_ref::<object_store::Error>()
-        .is_some_and(|e| !matches!(e, object_store::Error::NotFound { .. })));
-    let message = format!("reading the data file {path}");
-    if passing {
-        Error::transient(message).because(error)
-    } else {
-        Error::failed(message).because(error).next("restore the file, or re-seed the table")
+    let kind = patience::kind_of(&error);
+    let error = Error::new(kind.unwrap_or(Kind::Failed), format!("reading the data file {path}"))
+        .because(error);
+    match kind {
+        Some(Kind::Transient) => error,
+        _ => error.next("restore the file or its rights, or re-seed the table"),
     }
 }
 

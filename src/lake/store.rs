@@ -3,27 +3,37 @@
 //! Every store must refuse to create an object that exists: commits are compare-and-swap by that.
 //! [`Lake::check_writable`] proves it before anything depends on it.
 
-use futures::{StreamExt, TryStreamExt};
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use deltalake::logstore::{LogStoreRef, StorageConfig, default_logstore};
+use futures::{StreamExt, TryStreamExt};
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
-use object_store::{Error as StoreError, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use object_store::{
+    Error as StoreError, ObjectStore, ObjectStoreExt, PutMode, PutOptions, RetryConfig,
+};
 use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use url::Url;
 use uuid::Uuid;
 
 use super::durable::{self, DurableFileSystem};
+use super::patience::{self, Patience, Patient};
 use crate::error::{Error, Kind, Result};
 
 /// Parquet footers kept, with their page indexes: looking up rows reads the same files again.
 const FOOTERS_KEPT: usize = 64;
+/// How long a failing store is waited for where nobody says otherwise.
+const RETRY_FOR: Duration = Duration::from_secs(10);
+/// The store's own client tries a request again for so long, at most; we go on from there.
+const CLIENT_RETRIES_FOR: Duration = Duration::from_secs(60);
+/// What to do about a store that fails for too long.
+pub(super) const WHEN_THE_STORE_WORKS: &str = "mend the store (its connection, rights or free space) and run again: everything committed is kept";
 
 /// A lake: an object store and the place in it. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -39,6 +49,7 @@ struct Inner {
     prefix: Path,
     local: Option<PathBuf>,
     footers: Mutex<Vec<(String, ArrowReaderMetadata)>>,
+    patience: Patience,
 }
 
 impl Lake {
@@ -50,6 +61,15 @@ impl Lake {
     /// # Errors
     /// Unknown scheme, a folder that can't be created, incomplete credentials.
     pub fn open(location: &str) -> Result<Lake> {
+        Self::open_patiently(location, RETRY_FOR)
+    }
+
+    /// As [`Lake::open`]; an operation that fails is tried again for `retry_for`.
+    ///
+    /// # Errors
+    /// As [`Lake::open`].
+    pub fn open_patiently(location: &str, retry_for: Duration) -> Result<Lake> {
+        let patience = Patience::new(retry_for);
         let location = location.trim();
         if location.is_empty() {
             return Err(Error::config("the lake's location is empty")
@@ -57,7 +77,7 @@ impl Lake {
         }
         // One letter before the colon would be a drive; no scheme of ours is that short.
         match location.split_once("://") {
-            None => Self::open_folder(FsPath::new(location)),
+            None => Self::open_folder(FsPath::new(location), patience),
             Some(_) => {
                 let url = Url::parse(location)
                     .map_err(|e| Error::config(format!("{location:?} is not a URL")).because(e))?;
@@ -66,15 +86,15 @@ impl Lake {
                         let path = url.to_file_path().map_err(|()| {
                             Error::config(format!("{location:?} names no local folder"))
                         })?;
-                        Self::open_folder(&path)
+                        Self::open_folder(&path, patience)
                     }
-                    scheme => Self::open_cloud(scheme, &url),
+                    scheme => Self::open_cloud(scheme, &url, patience),
                 }
             }
         }
     }
 
-    fn open_folder(path: &FsPath) -> Result<Lake> {
+    fn open_folder(path: &FsPath, patience: Patience) -> Result<Lake> {
         let wrong = |e: std::io::Error| {
             Error::new(Kind::Check, format!("the lake's folder {} can't be used", path.display()))
                 .because(e)
@@ -86,34 +106,47 @@ impl Lake {
         let url = Url::from_directory_path(&absolute).map_err(|()| {
             Error::config(format!("the lake's folder {} has no URL", absolute.display()))
         })?;
-        Self::with_store(&url, Arc::new(DurableFileSystem::new()))
+        Self::with_patience(&url, Arc::new(DurableFileSystem::new()), patience)
     }
 
-    fn open_cloud(scheme: &str, url: &Url) -> Result<Lake> {
+    fn open_cloud(scheme: &str, url: &Url, patience: Patience) -> Result<Lake> {
+        let retry = RetryConfig {
+            retry_timeout: patience.retry_for().min(CLIENT_RETRIES_FOR),
+            ..RetryConfig::default()
+        };
         let wrong = |e: StoreError| {
             Error::config(format!("the lake {url} can't be opened"))
                 .because(e)
                 .next("set the store's credentials in the environment")
         };
         let root: Arc<dyn ObjectStore> = match scheme {
-            "s3" | "s3a" => {
-                Arc::new(AmazonS3Builder::from_env().with_url(url.as_str()).build().map_err(wrong)?)
-            }
+            "s3" | "s3a" => Arc::new(
+                AmazonS3Builder::from_env()
+                    .with_retry(retry)
+                    .with_url(url.as_str())
+                    .build()
+                    .map_err(wrong)?,
+            ),
             "gs" => Arc::new(
                 GoogleCloudStorageBuilder::from_env()
+                    .with_retry(retry)
                     .with_url(url.as_str())
                     .build()
                     .map_err(wrong)?,
             ),
             "az" | "azure" | "abfs" | "abfss" | "adl" => Arc::new(
-                MicrosoftAzureBuilder::from_env().with_url(url.as_str()).build().map_err(wrong)?,
+                MicrosoftAzureBuilder::from_env()
+                    .with_retry(retry)
+                    .with_url(url.as_str())
+                    .build()
+                    .map_err(wrong)?,
             ),
             other => {
                 return Err(Error::config(format!("a lake can't be at {other}://"))
                     .next("use a folder, file://, s3://, gs:// or az://"));
             }
         };
-        Self::with_store(url, root)
+        Self::with_patience(url, root, patience)
     }
 
     /// Opens a lake that should be there: a local folder is not created.
@@ -190,6 +223,17 @@ impl Lake {
     /// # Errors
     /// The URL's path is not one of the store.
     pub fn with_store(url: &Url, root: Arc<dyn ObjectStore>) -> Result<Lake> {
+        Self::with_patience(url, root, Patience::new(RETRY_FOR))
+    }
+
+    pub(super) fn with_patience(
+        url: &Url,
+        root: Arc<dyn ObjectStore>,
+        patience: Patience,
+    ) -> Result<Lake> {
+        #[cfg(feature = "failpoints")]
+        let root = super::faults::Faulty::around(root);
+        let root: Arc<dyn ObjectStore> = Arc::new(Patient::new(root, patience.clone()));
         let mut url = url.clone();
         url.set_query(None);
         url.set_fragment(None);
@@ -203,7 +247,15 @@ impl Lake {
         let local = if url.scheme() == "file" { url.to_file_path().ok() } else { None };
         let store = Arc::new(PrefixStore::new(root.clone(), prefix.clone()));
         Ok(Lake {
-            inner: Arc::new(Inner { url, root, store, prefix, local, footers: Mutex::default() }),
+            inner: Arc::new(Inner {
+                url,
+                root,
+                store,
+                prefix,
+                local,
+                footers: Mutex::default(),
+                patience,
+            }),
         })
     }
 
@@ -215,6 +267,11 @@ impl Lake {
     /// The lake's folder, if it is on a local disk.
     pub fn local_path(&self) -> Option<&FsPath> {
         self.inner.local.as_deref()
+    }
+
+    /// How long a failing operation is tried again.
+    pub fn patience(&self) -> &Patience {
+        &self.inner.patience
     }
 
     /// The object store, rooted at the lake.
@@ -239,21 +296,6 @@ impl Lake {
         let table: Path = self.inner.prefix.parts().chain(Path::from(folder).parts()).collect();
         let prefixed = Arc::new(PrefixStore::new(self.inner.root.clone(), table));
         Ok(default_logstore(prefixed, self.inner.root.clone(), &url, &StorageConfig::default()))
-    }
-
-    /// The folder of a source table: `<schema>/<table>`, of letters, digits, `_` and `-` only.
-    ///
-    /// Other characters, and `-` itself, become `-` and the hexadecimal digits of each byte: readers
-    /// disagree about names that need URL escaping, and object stores escape even `~`. A name that would start with `_` or be empty is escaped too,
-    /// as readers skip such folders. Reversible by [`Lake::table_name`].
-    pub fn table_folder(schema: &str, table: &str) -> String {
-        format!("{}/{}", escape(schema), escape(table))
-    }
-
-    /// The schema and table of a folder made by [`Lake::table_folder`].
-    pub fn table_name(folder: &str) -> Option<(String, String)> {
-        let (schema, table) = folder.split_once('/')?;
-        Some((unescape(schema)?, unescape(table)?))
     }
 
     /// Stores an object; when it returns the object is durable.
@@ -288,13 +330,30 @@ impl Lake {
     /// # Errors
     /// The disk refuses.
     pub async fn sync(&self, path: &str) -> Result<()> {
-        let Some(file) = self.inner.local.as_ref().map(|folder| folder.join(path)) else {
+        self.on_disk(path, durable::sync_file).await
+    }
+
+    /// Makes the names in a local folder durable, whoever gave them. Nothing to do elsewhere.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub async fn sync_folder(&self, folder: &str) -> Result<()> {
+        self.on_disk(folder, super::disk::sync_folder).await
+    }
+
+    async fn on_disk(
+        &self,
+        path: &str,
+        act: impl FnOnce(&FsPath) -> std::io::Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let Some(place) = self.inner.local.as_ref().map(|folder| folder.join(path)) else {
             return Ok(());
         };
-        let answer = tokio::task::spawn_blocking(move || durable::sync_file(&file)).await;
-        answer
-            .map_err(|e| Error::failed("a write was cancelled").because(e))?
-            .map_err(|e| Error::failed(format!("{path} can't be made durable")).because(e))
+        let answer = tokio::task::spawn_blocking(move || act(&place)).await;
+        answer.map_err(|e| Error::failed("a write was cancelled").because(e))?.map_err(|e| {
+            let kind = patience::kind_of(&e).unwrap_or(Kind::Failed);
+            Error::new(kind, format!("{path} can't be made durable")).because(e)
+        })
     }
 
     /// Proves that the lake can be written, read and deleted, and that creating an object twice is
@@ -308,7 +367,11 @@ impl Lake {
         let store = &self.inner.store;
         let create = || PutOptions { mode: PutMode::Create, ..Default::default() };
         let wrong = |what: &str, e: StoreError| {
-            Error::new(Kind::Check, format!("the lake {} can't be {what}", self.inner.url))
+            let kind = match patience::kind_of(&e) {
+                Some(Kind::Transient) => Kind::Transient,
+                _ => Kind::Check,
+            };
+            Error::new(kind, format!("the lake {} can't be {what}", self.inner.url))
                 .because(e)
                 .next("check the address, the credentials and their rights")
         };
@@ -361,52 +424,15 @@ impl Lake {
 
 /// An error of the store, transient unless it is known to stay.
 pub(super) fn store_error(doing: impl Into<String>, error: StoreError) -> Error {
-    let lasting = matches!(
-        error,
-        StoreError::NotFound { .. }
-            | StoreError::InvalidPath { .. }
-            | StoreError::NotSupported { .. }
-            | StoreError::AlreadyExists { .. }
-            | StoreError::NotImplemented { .. }
-            | StoreError::PermissionDenied { .. }
-            | StoreError::Unauthenticated { .. }
-            | StoreError::UnknownConfigurationKey { .. }
-    );
-    Error::new(if lasting { Kind::Failed } else { Kind::Transient }, doing).because(error)
-}
-
-fn escape(name: &str) -> String {
-    let mut out = String::with_capacity(name.len());
-    for (i, byte) in name.bytes().enumerate() {
-        let plain = byte.is_ascii_alphanumeric() || (i > 0 && byte == b'_');
-        if plain {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("-{byte:02x}"));
-        }
-    }
-    if out.is_empty() { "-".into() } else { out }
-}
-
-fn unescape(text: &str) -> Option<String> {
-    if text == "-" {
-        return Some(String::new());
-    }
-    let mut parts = text.split('-');
-    let mut out = parts.next()?.as_bytes().to_vec();
-    for part in parts {
-        let (hex, rest) = part.split_at_checked(2)?;
-        out.push(u8::from_str_radix(hex, 16).ok()?);
-        out.extend_from_slice(rest.as_bytes());
-    }
-    String::from_utf8(out).ok()
+    let kind = patience::kind_of(&error).unwrap_or(Kind::Transient);
+    let wrong = Error::new(kind, doing).because(error);
+    if kind == Kind::Transient { wrong } else { wrong.next(WHEN_THE_STORE_WORKS) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use object_store::memory::InMemory;
-    use proptest::prelude::*;
 
     #[test]
     fn unknown_places_are_refused_in_words() {
@@ -438,23 +464,5 @@ mod tests {
                 .unwrap();
         lake.check_writable().await.unwrap();
         assert!(lake.local_path().is_none());
-    }
-
-    proptest! {
-        #[test]
-        fn folders_are_url_safe_and_reversible(schema in ".{0,12}", table in ".{0,12}") {
-            let folder = Lake::table_folder(&schema, &table);
-            prop_assert!(folder.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-/".contains(&b)), "{}", folder);
-            // The store takes the name as it is, or listing by URL and by path would differ.
-            prop_assert_eq!(Path::from(folder.as_str()).to_string(), folder.clone());
-            prop_assert_eq!(Lake::table_name(&folder), Some((schema, table)));
-        }
-    }
-
-    #[test]
-    fn ordinary_names_stay_as_they_are() {
-        assert_eq!(Lake::table_folder("public", "order_items"), "public/order_items");
-        assert_eq!(Lake::table_folder("public", "Größe"), "public/Gr-c3-b6-c3-9fe");
-        assert_eq!(Lake::table_folder("_tidegate", "x"), "-5ftidegate/x");
     }
 }

@@ -2,28 +2,21 @@
 //! way is recognised.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{Int64Type, SchemaRef};
 use deltalake::kernel::EagerSnapshot;
 use futures::TryStreamExt;
-use futures::future::BoxFuture;
-use futures::stream::BoxStream;
 use object_store::memory::InMemory;
-use object_store::path::Path;
-use object_store::{
-    CopyOptions, Error as StoreError, GetOptions, GetResult, ListResult, MultipartUpload,
-    ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult,
-    Result as StoreResult,
-};
 use roaring::RoaringBitmap;
 use tokio::runtime::Handle;
 use url::Url;
 
 use super::checkpoint::tests::{checkpoint, tag};
+use super::faults::{Faulty, Rules};
+use super::patience::Patience;
 use super::*;
 use crate::error::Kind;
 use crate::position::Lsn;
@@ -101,10 +94,13 @@ fn local() -> (tempfile::TempDir, Lake) {
     (dir, lake)
 }
 
-fn memory() -> (Arc<Faulty>, Lake) {
-    let store = Arc::new(Faulty::default());
-    let lake = Lake::with_store(&Url::parse("memory:///lake").unwrap(), store.clone()).unwrap();
-    (store, lake)
+/// A lake in memory, and the rules of its faults: none yet.
+fn memory() -> (Rules, Lake) {
+    let rules = Rules::default();
+    let store = Arc::new(Faulty::with(Arc::new(InMemory::new()), rules.clone()));
+    let patience = Patience::new(Duration::from_secs(1));
+    let url = Url::parse("memory:///lake").unwrap();
+    (rules, Lake::with_patience(&url, store, patience).unwrap())
 }
 
 /// A table with a handoff, two batches, a compaction and a truncate.
@@ -258,13 +254,12 @@ async fn snapshot_txn(lake: &Lake) -> Option<i64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_answer_is_recognised_as_done() {
-    let (store, lake) = memory();
+    let (faults, lake) = memory();
     let mut table = new_table(&lake).await;
-    store.lose_answers.store(1, Ordering::SeqCst);
+    faults.replace("create */_delta_log/* 1 lost").unwrap();
     let mut lost = change(120);
     lost.masks.insert(0, [5].into_iter().collect());
     assert_eq!(table.commit(&lost).await.unwrap(), CommitOutcome::Done(1));
-    assert_eq!(store.lose_answers.load(Ordering::SeqCst), 0, "an answer was lost");
     assert_eq!(table.commit(&change(130)).await.unwrap(), CommitOutcome::Done(2));
     let again = LakeTable::open(&lake, FOLDER).await.unwrap().unwrap();
     assert_eq!((again.version(), again.live_rows()), (2, 19));
@@ -272,14 +267,17 @@ async fn a_lost_answer_is_recognised_as_done() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_put_that_was_not_stored_is_tried_again() {
-    let (store, lake) = memory();
+    let (faults, lake) = memory();
     let mut table = new_table(&lake).await;
-    store.refuse.store(2, Ordering::SeqCst);
+    faults.replace("create */_delta_log/* 1-2 error").unwrap();
     assert_eq!(table.commit(&change(120)).await.unwrap(), CommitOutcome::Done(1));
-    store.refuse.store(100, Ordering::SeqCst);
+    faults.replace("create */_delta_log/* 1+ error").unwrap();
     let error = table.commit(&change(130)).await.unwrap_err();
-    assert!(error.is_transient(), "{error}");
-    store.refuse.store(0, Ordering::SeqCst);
+    // It was tried for as long as it may be: nobody else needs to.
+    assert_eq!(error.kind(), Kind::Failed, "{error}");
+    assert!(error.to_string().contains("did not recover within 1s"), "{error}");
+    assert_eq!(error.to_string().matches("500 Internal").count(), 1, "{error}");
+    faults.replace("").unwrap();
     assert!(table.commit(&change(130)).await.unwrap_err().to_string().contains("unknown"));
     let mut again = LakeTable::open(&lake, FOLDER).await.unwrap().unwrap();
     assert_eq!(again.commit(&change(130)).await.unwrap(), CommitOutcome::Done(2));
@@ -410,6 +408,38 @@ async fn a_log_checkpoint_shows_what_the_log_shows() {
     assert_eq!(again.file(0).unwrap().mask, table.file(0).unwrap().mask);
 }
 
+/// Whatever becomes of a checkpoint of the log, the table shows what it showed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_checkpoint_that_fails_anywhere_changes_nothing() {
+    for step in [
+        "upload *.checkpoint.parquet 1",
+        "put *.checkpoint.parquet 1",
+        "part *.checkpoint.parquet 1",
+        "complete *.checkpoint.parquet 1",
+        "put */_last_checkpoint 1",
+        "get *.checkpoint.parquet 1",
+        "get */_last_checkpoint 1",
+    ] {
+        for fault in ["error", "lost", "denied", "timeout:5"] {
+            let (faults, lake) = memory();
+            let table = a_life(&lake).await;
+            let (before, rows) = (table.version(), ids(&lake, &table).await);
+            let (log, _) = log::TableLog::load(&lake, FOLDER).await.unwrap().unwrap();
+            faults.replace(&format!("{step} {fault}")).unwrap();
+            let written = log_checkpoint::write(&log, Some(table.files().len())).await;
+            faults.replace("").unwrap();
+            let mut again = LakeTable::open(&lake, FOLDER).await.unwrap().unwrap();
+            assert_eq!(again.version(), before, "{step} {fault} {written:?}");
+            assert_eq!(ids(&lake, &again).await, rows, "{step} {fault} {written:?}");
+            assert_eq!(
+                again.commit(&change(900)).await.unwrap(),
+                CommitOutcome::Done(before + 1),
+                "{step} {fault} {written:?}"
+            );
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_are_found_by_number_over_pages_and_row_groups() {
     for lake in [local().1, memory().1] {
@@ -517,113 +547,4 @@ async fn a_run_thought_dead_is_fenced_but_notes_are_not() {
     let error = old.append_events(&note()).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Fenced, "{error}");
     new.commit_fence(Lsn::new(300), chrono::Utc::now()).await.unwrap();
-}
-
-/// Memory that loses answers (stores, then reports an error) or refuses, for log entries only.
-#[derive(Debug, Default)]
-struct Faulty {
-    inner: InMemory,
-    lose_answers: AtomicU32,
-    refuse: AtomicU32,
-}
-
-impl fmt::Display for Faulty {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Faulty")
-    }
-}
-
-fn spend(counter: &AtomicU32) -> bool {
-    counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok()
-}
-
-fn trouble() -> StoreError {
-    StoreError::Generic { store: "faulty", source: "500 Internal Server Error".into() }
-}
-
-impl ObjectStore for Faulty {
-    fn put_opts<'a, 'b, 'c>(
-        &'a self,
-        location: &'b Path,
-        payload: PutPayload,
-        opts: PutOptions,
-    ) -> BoxFuture<'c, StoreResult<PutResult>>
-    where
-        'a: 'c,
-        'b: 'c,
-        Self: 'c,
-    {
-        Box::pin(async move {
-            let log = location.as_ref().contains("_delta_log");
-            if log && spend(&self.refuse) {
-                return Err(trouble());
-            }
-            let answer = self.inner.put_opts(location, payload, opts).await;
-            if log && spend(&self.lose_answers) { Err(trouble()) } else { answer }
-        })
-    }
-
-    fn put_multipart_opts<'a, 'b, 'c>(
-        &'a self,
-        location: &'b Path,
-        opts: PutMultipartOptions,
-    ) -> BoxFuture<'c, StoreResult<Box<dyn MultipartUpload>>>
-    where
-        'a: 'c,
-        'b: 'c,
-        Self: 'c,
-    {
-        self.inner.put_multipart_opts(location, opts)
-    }
-
-    fn get_opts<'a, 'b, 'c>(
-        &'a self,
-        location: &'b Path,
-        options: GetOptions,
-    ) -> BoxFuture<'c, StoreResult<GetResult>>
-    where
-        'a: 'c,
-        'b: 'c,
-        Self: 'c,
-    {
-        self.inner.get_opts(location, options)
-    }
-
-    fn delete_stream(
-        &self,
-        locations: BoxStream<'static, StoreResult<Path>>,
-    ) -> BoxStream<'static, StoreResult<Path>> {
-        self.inner.delete_stream(locations)
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, StoreResult<ObjectMeta>> {
-        self.inner.list(prefix)
-    }
-
-    fn list_with_delimiter<'a, 'b, 'c>(
-        &'a self,
-        prefix: Option<&'b Path>,
-    ) -> BoxFuture<'c, StoreResult<ListResult>>
-    where
-        'a: 'c,
-        'b: 'c,
-        Self: 'c,
-    {
-        self.inner.list_with_delimiter(prefix)
-    }
-
-    fn copy_opts<'a, 'b, 'd, 'c>(
-        &'a self,
-        from: &'b Path,
-        to: &'d Path,
-        options: CopyOptions,
-    ) -> BoxFuture<'c, StoreResult<()>>
-    where
-        'a: 'c,
-        'b: 'c,
-        'd: 'c,
-        Self: 'c,
-    {
-        self.inner.copy_opts(from, to, options)
-    }
 }

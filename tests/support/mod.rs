@@ -8,11 +8,13 @@
 
 pub mod audit;
 pub mod database;
+pub mod deltalog;
 pub mod judge;
 pub mod pause;
 pub mod pipeline;
 pub mod program;
 pub mod random;
+pub mod s3;
 pub mod servers;
 
 use std::path::Path;

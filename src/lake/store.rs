@@ -360,7 +360,7 @@ impl Lake {
 }
 
 /// An error of the store, transient unless it is known to stay.
-pub(super) fn store_error(doing: impl Into<String>, error: StoreError) -> Error {
+pub(crate) fn store_error(doing: impl Into<String>, error: StoreError) -> Error {
     let lasting = matches!(
         error,
         StoreError::NotFound { .. }

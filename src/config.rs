@@ -14,7 +14,7 @@ mod file;
 mod secret;
 pub mod units;
 
-pub use file::{File, Format, Handoff, Limits, Patterns, Stream};
+pub use file::{File, Format, Handoff, Limits, OnWalLimit, Patterns, Retain, Stream};
 pub use secret::{redact, redact_location};
 
 /// The file that is read from the working folder when no other is named.
@@ -324,6 +324,20 @@ impl Config {
         size_from("[stream] max_batch_bytes", self.stream.max_batch_bytes, 1 << 20)?;
         size_from("[limits] memory_bytes", self.limits.memory_bytes, 64 << 20)?;
         size_from("[limits] index_memory_bytes", self.limits.index_memory_bytes, 16 << 20)?;
+        size_from("[handoff] spool_segment_bytes", self.handoff.spool_segment_bytes, 64 << 10)?;
+        size_from("[limits] spool_bytes", self.limits.spool_bytes, 1 << 20)?;
+        duration_in(
+            "[handoff] spool_interval",
+            self.handoff.spool_interval,
+            second / 10,
+            second * 600,
+        )?;
+        if let Some(bytes) = self.handoff.max_retained_wal {
+            size_from("[handoff] max_retained_wal", bytes, 1 << 20)?;
+        }
+        if !(0.1..=1.0).contains(&self.handoff.wal_guard_share) {
+            return Err(out_of_range("[handoff] wal_guard_share", "0.1 to 1"));
+        }
         if self.handoff.workers.is_some_and(|workers| !(1..=64).contains(&workers)) {
             return Err(out_of_range("[handoff] workers (--workers)", "1 to 64"));
         }

@@ -9,7 +9,7 @@ use schemars::{JsonSchema, Schema};
 use super::output::{StatusOutput, VerifyOutput, VersionOutput};
 use crate::config::File;
 use crate::error::{Error, Result};
-use crate::lake::{Checkpoint, Fence, PipelineState, Tag};
+use crate::lake::{Checkpoint, Fence, PipelineState, SpoolState, Tag};
 use crate::source::check::CheckReport;
 
 /// Every schema with the name of its file.
@@ -25,6 +25,7 @@ pub fn schemas() -> Vec<(&'static str, Schema)> {
         ("tag.schema.json", stored::<Tag>()),
         ("pipeline.schema.json", stored::<PipelineState>()),
         ("fence.schema.json", stored::<Fence>()),
+        ("spool.schema.json", stored::<SpoolState>()),
     ]
 }
 

@@ -64,7 +64,7 @@ pub struct SourceFile {
 }
 
 /// The first snapshot and its validation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Handoff {
     /// Connections that copy at the same time, 1 to 64. Each is a session on the source.
@@ -79,11 +79,73 @@ pub struct Handoff {
     /// Compare the rows copied with a count of the table in the same snapshot before publishing.
     /// Costs a second read of the table on the source. Default: true.
     pub validate_count: bool,
+    /// Where the changes wait while a snapshot is copied: `slot`, in the source's WAL, or `spool`,
+    /// in files in the lake, so that the WAL kept on the source stays small however long the copy
+    /// takes. Default: slot.
+    pub retain: Retain,
+    /// How much WAL the slot may make the source keep, beside the source's own
+    /// `max_slot_wal_keep_size`: PostgreSQL can't say how much room its disk has. Default: no bound
+    /// of your own.
+    #[serde(with = "units::optional_bytes", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<units::BytesText>")]
+    pub max_retained_wal: Option<u64>,
+    /// The share of the smaller of the two bounds at which `on_wal_limit` is done, 0.1 to 1. From
+    /// half of it on there are warnings. Default: 0.8.
+    #[schemars(range(min = 0.1, max = 1.0))]
+    pub wal_guard_share: f64,
+    /// What to do at that share while a snapshot is copied: `warn`, `spool` (go on as with
+    /// `retain = "spool"`), or `stop` (give the snapshot up and drop its slot, so that the source
+    /// frees the WAL). Once the tables are published it always warns: dropping the slot would lose
+    /// history. Default: warn.
+    pub on_wal_limit: OnWalLimit,
+    /// Size of one file of the spool, compressed. At least 64 KiB. Default: 32 MiB.
+    #[serde(with = "units::bytes")]
+    #[schemars(with = "units::BytesText")]
+    pub spool_segment_bytes: u64,
+    /// The longest time a committed change waits until it is in the spool and the source may forget
+    /// it, 100 ms to 10 min. Default: 5s.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::DurationText")]
+    pub spool_interval: Duration,
+}
+
+/// Where changes wait while a snapshot is copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Retain {
+    /// In the source's WAL, held by the slot.
+    #[default]
+    Slot,
+    /// In files in the lake; the source forgets what is there.
+    Spool,
+}
+
+/// What is done when the slot holds back too much WAL while a snapshot is copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnWalLimit {
+    /// Warn, and go on.
+    #[default]
+    Warn,
+    /// Move the changes to the spool from now on.
+    Spool,
+    /// Give the snapshot up and free the WAL.
+    Stop,
 }
 
 impl Default for Handoff {
     fn default() -> Self {
-        Handoff { workers: None, chunk_bytes: 256 << 20, validate_count: true }
+        Handoff {
+            workers: None,
+            chunk_bytes: 256 << 20,
+            validate_count: true,
+            retain: Retain::Slot,
+            max_retained_wal: None,
+            wal_guard_share: 0.8,
+            on_wal_limit: OnWalLimit::Warn,
+            spool_segment_bytes: 32 << 20,
+            spool_interval: Duration::from_secs(5),
+        }
     }
 }
 
@@ -153,6 +215,11 @@ pub struct Limits {
     #[serde(with = "units::bytes")]
     #[schemars(with = "units::BytesText")]
     pub index_memory_bytes: u64,
+    /// Room in the lake for the spool of changes (`[handoff] retain = "spool"`). At the limit the
+    /// source's WAL holds them again. At least 1 MiB. Default: 256 GiB.
+    #[serde(with = "units::bytes")]
+    #[schemars(with = "units::BytesText")]
+    pub spool_bytes: u64,
     /// How long to wait for a connection to the source, 1 s to 10 min. Default: 10s.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::DurationText")]
@@ -169,6 +236,7 @@ impl Default for Limits {
         Limits {
             memory_bytes: 1 << 30,
             index_memory_bytes: 256 << 20,
+            spool_bytes: 256 << 30,
             connect_timeout: Duration::from_secs(10),
             retry_for: Duration::from_secs(600),
         }

@@ -149,6 +149,28 @@ pub mod bytes {
     }
 }
 
+/// As [`bytes`], for a size that may be left out.
+pub mod optional_bytes {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// Writes the shortest text.
+    pub fn serialize<S: Serializer>(value: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(bytes) => super::bytes::serialize(bytes, serializer),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    /// Reads a number of bytes, or text with a unit.
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<u64>, D::Error> {
+        #[derive(Deserialize)]
+        struct Size(#[serde(with = "super::bytes")] u64);
+        Ok(Option::<Size>::deserialize(deserializer)?.map(|size| size.0))
+    }
+}
+
 /// How a duration looks in the JSON Schema.
 pub struct DurationText;
 

@@ -11,19 +11,19 @@ use crate::apply::collect::{Collector, Limits};
 use crate::apply::part::{BatchEnd, Part};
 use crate::apply::plan::TablePlan;
 use crate::apply::table::TableApplier;
-use crate::config::Format;
+use crate::config::{Config, Format};
 use crate::error::{Error, Kind, Result};
 use crate::failpoint;
 use crate::handoff::session::{Session, blocking};
+use crate::handoff::spool::source::Source;
 use crate::handoff::stream::{self, Ended, Shared};
-use crate::handoff::{index, rules};
-use crate::lake::{LakeTable, Ledger};
+use crate::handoff::{index, rules, spool};
+use crate::lake::{Lake, LakeTable, Ledger};
 use crate::observe::stop::StopSignal;
 use crate::position::Lsn;
 use crate::source::catalog::{self, TableInfo};
 use crate::source::check::Severity;
 use crate::source::slot;
-use crate::source::wire::{Replication, SessionKind, Wire};
 
 /// A part of a batch is applied while the next one is read. Each part with rows is one data file,
 /// so parts are large enough that only a backlog makes more than one a batch.
@@ -111,10 +111,29 @@ async fn still_published(session: &Session, tables: &[TableInfo]) -> Result<()> 
     ))
 }
 
+/// The options of START_REPLICATION for these tables.
+///
+/// # Errors
+/// The configured format is not possible.
+pub fn stream_options(
+    config: &Config,
+    version: u32,
+    tables: &[Arc<TablePlan>],
+) -> Result<Vec<(String, String)>> {
+    let mut options = vec![
+        ("proto_version".to_owned(), "1".to_owned()),
+        ("publication_names".to_owned(), catalog::quote_ident(&config.name)),
+    ];
+    if binary(config.stream.format, version, tables)? {
+        options.push(("binary".to_owned(), "true".to_owned()));
+    }
+    Ok(options)
+}
+
 /// Whether the stream's values are asked for in binary form.
-fn binary(format: Format, version: u32, tables: &[(Arc<TablePlan>, Lsn)]) -> Result<bool> {
+fn binary(format: Format, version: u32, tables: &[Arc<TablePlan>]) -> Result<bool> {
     const BINARY_VERSION: u32 = 140_000;
-    let text_only = tables.iter().find(|(plan, _)| !plan.has_binary()).map(|(plan, _)| plan);
+    let text_only = tables.iter().find(|plan| !plan.has_binary());
     let refused = |why: String| {
         Error::config(format!("[stream] format = \"binary\" is not possible: {why}"))
             .next("use \"auto\", which takes text where it must")
@@ -174,20 +193,14 @@ pub async fn follow(
         },
         not_before: reached(&tables),
     };
-    let binary = binary(config.stream.format, session.server.version, &starts)?;
-    let mut options = vec![
-        ("proto_version".to_owned(), "1".to_owned()),
-        ("publication_names".to_owned(), catalog::quote_ident(&config.name)),
-    ];
-    if binary {
-        options.push(("binary".to_owned(), "true".to_owned()));
-    }
+    let plans: Vec<Arc<TablePlan>> = tables.iter().map(|open| open.plan.clone()).collect();
+    let options = stream_options(config, session.server.version, &plans)?;
     let interval = config.stream.interval;
     let shared = stream::shared(fence);
     let (sender, parts) = stream::queue();
     let runtime = tokio::runtime::Handle::current();
     let held = hold(session, &mut ledger, tables, &options, fence).await;
-    let (appliers, replication) = match held {
+    let (appliers, source) = match held {
         Ok(held) => held,
         Err(error) => {
             // Kept, so that the next attempt knows whether the pipeline is still ours.
@@ -198,19 +211,19 @@ pub async fn follow(
 
     let reader = {
         let shared = shared.clone();
-        let mut replication = replication;
+        let mut source = source;
         tokio::task::spawn_blocking(move || {
             let mut collector = Collector::new(&starts, fence, limits);
-            let ended = stream::read(&mut replication, &mut collector, &sender, &shared, interval);
+            let ended = stream::read(&mut source, &mut collector, &sender, &shared, interval);
             drop(sender);
-            ended.map(|ended| (ended, replication))
+            ended.map(|ended| (ended, source))
         })
     };
     let applier = {
-        let shared = shared.clone();
+        let (shared, lake) = (shared.clone(), session.lake.clone());
         std::thread::Builder::new()
             .name("applier".to_owned())
-            .spawn(move || Applier { appliers, ledger, runtime, shared }.run(&parts))
+            .spawn(move || Applier { appliers, ledger, lake, runtime, shared }.run(&parts))
             .map_err(|e| Error::failed("the applier thread can't be started").because(e))?
     };
     let signal = {
@@ -230,12 +243,12 @@ pub async fn follow(
     let fence = Lsn::new(shared.fence.load(Ordering::Acquire));
     // The applier's error is the cause when both failed.
     applied?;
-    let (ended, replication) = read?;
+    let (ended, source) = read?;
     if ended == Ended::ApplierFailed {
         return Err(Error::failed("the applier ended without a word").next("report this"));
     }
     let shared = shared.clone();
-    if let Err(e) = blocking(move || stream::close(replication, &shared)).await {
+    if let Err(e) = blocking(move || stream::close(source, &shared)).await {
         tracing::debug!("closing the stream: {e}");
     }
     Ok(fence)
@@ -248,42 +261,25 @@ async fn hold(
     tables: Vec<OpenTable>,
     options: &[(String, String)],
     fence: Lsn,
-) -> Result<(Vec<TableApplier>, Replication)> {
+) -> Result<(Vec<TableApplier>, Source)> {
     ledger.claim().await?;
+    // What a crash after the drain left.
+    spool::tidy(ledger, &session.lake).await?;
     let appliers = appliers(session, tables, &tokio::runtime::Handle::current()).await?;
-    let (source, slot, options) =
-        (session.source.clone(), session.config.name.clone(), options.to_vec());
-    let replication = blocking(move || {
-        Wire::connect(&source, SessionKind::Replication)?.start_replication(&slot, fence, &options)
-    })
-    .await?;
-    still_ours(session, ledger, &appliers, fence).await?;
-    Ok((appliers, replication))
+    let source = Source::open(session, ledger, fence, options).await?;
+    still_ours(session, ledger, &appliers).await?;
+    Ok((appliers, source))
 }
 
 /// With the slot held and every table loaded: is everything as it was when it was looked at?
 ///
-/// The slot may have been dropped and made anew before we held it, and the server moves a start
-/// below its confirmed position up without a word. A newer process may have taken the ledger over
+/// That the slot sends everything was proven when it was opened. A newer process may have taken the ledger over
 /// and committed to a table after we loaded it; one that committed before that shows in its log.
 async fn still_ours(
     session: &Session,
     ledger: &mut Ledger,
     appliers: &[TableApplier],
-    fence: Lsn,
 ) -> Result<()> {
-    let info = session.slot().await?;
-    let names = info.as_ref().map(|slot| {
-        (slot.database.clone().unwrap_or_default(), slot.plugin.clone().unwrap_or_default())
-    });
-    let slot = info.as_ref().zip(names.as_ref()).map(|(slot, (database, plugin))| rules::Slot {
-        database,
-        plugin,
-        active: slot.active,
-        confirmed: slot.confirmed,
-        lost: slot.lost().is_some(),
-    });
-    rules::may_stream(fence, slot.as_ref())?;
     for applier in appliers {
         let table = applier.table();
         let next = format!("{}/_delta_log/{:020}.json", table.folder(), table.version() + 1);
@@ -325,6 +321,7 @@ async fn appliers(
 struct Applier {
     appliers: Vec<TableApplier>,
     ledger: Ledger,
+    lake: Lake,
     runtime: tokio::runtime::Handle,
     shared: Arc<Shared>,
 }
@@ -395,6 +392,9 @@ impl Applier {
             self.shared.fence.fetch_max(next.bytes(), Ordering::AcqRel);
         }
         failpoint::at("stream.fence.after")?;
+        if self.ledger.spool().is_some() {
+            runtime.block_on(spool::tidy(&mut self.ledger, &self.lake))?;
+        }
         tracing::debug!(fence = %next, tables, "batch committed");
         Ok(())
     }

@@ -4,10 +4,13 @@
 
 pub mod copy;
 pub mod follow;
+pub mod guard;
 pub mod index;
 pub mod plan;
+pub mod retain;
 pub mod rules;
 pub mod run;
 pub mod session;
 pub mod snapshot;
+pub mod spool;
 pub mod stream;

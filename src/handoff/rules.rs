@@ -20,11 +20,15 @@
 
 mod bases;
 mod resume;
+mod spool;
+mod wal;
 
 use crate::position::Lsn;
 
 pub use bases::*;
 pub use resume::*;
+pub use spool::*;
+pub use wal::*;
 
 /// Whether a change of the transaction whose commit record starts at `commit_lsn` is to be applied
 /// to a table that holds the snapshot of `base` and everything before `applied`.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::config::Config;
 use crate::error::{Error, Kind, Result};
 use crate::handoff::follow::{Target, follow, open_tables, reached};
+use crate::handoff::guard::Guard;
 use crate::handoff::rules::{Refusal, Resume};
 use crate::handoff::session::Session;
 use crate::handoff::snapshot;
@@ -140,6 +141,9 @@ async fn stream(session: &mut Session, target: Target, stop: &StopSignal) -> Res
     let tables = open_tables(session).await?;
     if let Resume::Refuse(refusal) = session.resume(reached(&tables)).await? {
         return Err(refuse(refusal, session));
+    }
+    if session.guard.is_none() {
+        session.guard = Some(Guard::start(session));
     }
     let nudge = nudge(session, target);
     let result = follow(session, tables, target, stop).await;

@@ -8,7 +8,9 @@ use tokio_postgres::Client;
 use crate::apply::plan::TablePlan;
 use crate::config::Config;
 use crate::error::{Error, Kind, Result};
+use crate::handoff::guard::Guard;
 use crate::handoff::rules::{self, Recorded, Resume};
+use crate::handoff::spool;
 use crate::lake::{Lake, Ledger, Phase, PipelineState, SourceIdentity};
 use crate::source::catalog::{self, ServerInfo, TableInfo};
 use crate::source::client;
@@ -33,6 +35,8 @@ pub struct Session {
     pub lake: Lake,
     /// The ledger, if the lake has one.
     pub ledger: Option<Ledger>,
+    /// The watch over retained WAL, once there is a slot to watch.
+    pub guard: Option<Guard>,
 }
 
 /// The source's connection options, from the configuration.
@@ -63,7 +67,8 @@ impl Session {
         if let Some(ledger) = &ledger {
             belongs_to(ledger.state(), config)?;
         }
-        Ok(Session { config: config.clone(), source, client, server, system, lake, ledger })
+        let config = config.clone();
+        Ok(Session { config, source, client, server, system, lake, ledger, guard: None })
     }
 
     /// The identity of the source as checkpoints record it.
@@ -81,6 +86,11 @@ impl Session {
     /// The pipeline's slot, if it exists.
     pub async fn slot(&self) -> Result<Option<SlotInfo>> {
         slot::slot_info(&self.client, &self.config.name).await
+    }
+
+    /// What of the run's changes is in the lake's spool.
+    pub fn spooled(&self) -> Option<rules::Spooled> {
+        self.ledger.as_ref().and_then(spool::recorded).map(spool::range)
     }
 
     /// What a start does with what it finds.
@@ -114,6 +124,7 @@ impl Session {
             base: state.base.unwrap_or_default(),
             fence,
             reached: reached.max(fence),
+            spool: self.spooled(),
         });
         let plugin_database = slot.as_ref().map(|slot| {
             (slot.database.clone().unwrap_or_default(), slot.plugin.clone().unwrap_or_default())

@@ -18,7 +18,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use roaring::RoaringBitmap;
 
@@ -27,7 +26,9 @@ use crate::error::{Error, Kind, Result};
 use crate::failpoint;
 use crate::handoff::copy::{CopiedChunk, CopyRun, Done, Task, run_workers};
 use crate::handoff::plan::{Chunk, ChunkLimits, chunks, largest_first};
+use crate::handoff::retain::Retention;
 use crate::handoff::session::{Session, blocking};
+use crate::handoff::spool;
 use crate::lake::locations::{Locations, PendingRun};
 use crate::lake::{
     Change, Checkpoint, CommitOutcome, Event, LakeTable, Ledger, NewFile, Phase, PipelineState,
@@ -63,6 +64,8 @@ pub async fn take(session: &mut Session, stop: &StopSignal) -> Result<()> {
     // Only now: until everything was looked at, a running generation keeps its slot.
     drop_slot(session).await?;
     announce(session, &tables, &plans, &published).await?;
+    let lake = session.lake.clone();
+    spool::tidy(session.ledger_mut()?, &lake).await?;
     failpoint::at("handoff.announced")?;
     match copy_and_record(session, &tables, &plans, &published, stop).await {
         Ok(()) => publish(session, &plans).await,
@@ -234,7 +237,9 @@ async fn copy_and_record(
     session.ledger_mut()?.set_state(state, &[]).await?;
     let guard = lock(session, &exported.snapshot, tables, plans).await?;
 
-    let mut copied = copy(session, tables, plans, published, &exported, stop).await?;
+    let mut retention = Retention::begin(session, base, plans).await?;
+    let copied = copy(session, tables, plans, published, &exported, &mut retention, stop).await;
+    let mut copied = retention.end(session, copied).await?;
     drop(guard);
     drop(exported);
     validate(session, plans, &copied)?;
@@ -362,6 +367,7 @@ async fn copy(
     plans: &[Arc<TablePlan>],
     published: &[Option<LakeTable>],
     exported: &Exported,
+    retention: &mut Retention,
     stop: &StopSignal,
 ) -> Result<Vec<CopiedTable>> {
     let config = session.config.clone();
@@ -428,7 +434,7 @@ async fn copy(
         })?;
         Ok(run.indexes)
     });
-    let mut retained = tokio::time::interval(Duration::from_secs(2));
+    let mut given_up: Option<Error> = None;
     let gather = Gather { run: &run_id, plans, base: exported.base, progress: &progress };
     loop {
         tokio::select! {
@@ -445,9 +451,10 @@ async fn copy(
                     failpoint::at("handoff.chunk.recorded")?;
                 }
             }
-            _ = retained.tick() => {
-                if let Ok(Some(slot)) = session.slot().await {
-                    progress.set_retained(slot.retained_bytes.max(0) as u64);
+            event = retention.event(), if given_up.is_none() => {
+                if let Err(error) = retention.act(session, &progress, event).await {
+                    given_up = Some(error);
+                    stopped.store(true, Ordering::Relaxed);
                 }
             }
             () = stop.requested(), if !stopped.load(Ordering::Relaxed) => {
@@ -457,6 +464,9 @@ async fn copy(
     }
     let result = work.await.map_err(|e| Error::failed("the copy died").because(e))?;
     progress.finish();
+    if let Some(error) = given_up {
+        return Err(error);
+    }
     let indexes = result?;
     if stopped.load(Ordering::Relaxed) {
         return Err(Error::failed("stopped while copying; nothing was published")
@@ -748,6 +758,9 @@ async fn clean_up(session: &mut Session, plans: &[Arc<TablePlan>], error: &Error
     }
     if let Err(e) = slot::drop_slot(&session.client, &name).await {
         tracing::warn!("the slot {name} could not be dropped: {e}");
+    }
+    if let Err(e) = spool::discard(ledger, &session.lake).await {
+        tracing::warn!("the spool of the unfinished snapshot could not be removed: {e}");
     }
     for plan in plans {
         if let Err(e) = session.lake.remove_unpublished(&plan.folder).await {

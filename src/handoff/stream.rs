@@ -1,13 +1,14 @@
 //! Follows the slot: reads, decodes and batches on one thread, applies and commits on another.
 //!
 //! ```text
-//!   server ──► reader thread ──(parts, at most two waiting)──► applier thread ──► lake
+//!   spool, server ──► reader thread ──(parts, at most two waiting)──► applier thread ──► lake
 //!      ◄── flush position ── durable fence (atomic) ◄── ledger commit ◄──┘
 //! ```
 //!
 //! The reader never waits for the lake without answering the server: while the queue is full it
-//! goes on sending its status. The flush position it reports is the durable fence and nothing
-//! else, so the server forgets no change that a table or the ledger does not hold.
+//! goes on sending its status. The flush position it reports is the durable fence, or the end of the
+//! durable spool while the fence is below it, and nothing else: so the server forgets no change that
+//! neither a table nor the spool holds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,9 +21,10 @@ use crate::apply::part::Part;
 use crate::error::Result;
 use crate::failpoint;
 use crate::handoff::rules;
+use crate::handoff::spool::source::Source;
 use crate::position::Lsn;
 use crate::source::pgoutput;
-use crate::source::wire::{Frame, Replication};
+use crate::source::wire::Frame;
 
 /// How often the server hears of us without asking; its `wal_sender_timeout` is 60 s by default.
 const STATUS_EVERY: Duration = Duration::from_secs(5);
@@ -63,7 +65,7 @@ pub enum Ended {
 /// # Errors
 /// The connection (transient) or the stream's content (definite).
 pub fn read(
-    replication: &mut Replication,
+    source: &mut Source,
     collector: &mut Collector,
     parts: &Sender<Part>,
     shared: &Shared,
@@ -72,7 +74,7 @@ pub fn read(
     let mut reader = Reader {
         parts,
         shared,
-        acknowledged: Lsn::ZERO,
+        acknowledged: source.durable(),
         status_at: Instant::now(),
         batch_since: None,
         last_end: (collector.applied(), Instant::now()),
@@ -81,7 +83,7 @@ pub fn read(
     let mut until_look = 0u32;
     loop {
         // Messages at hand follow each other within a microsecond.
-        let at_hand = replication.buffered();
+        let at_hand = source.buffered();
         if !at_hand || until_look == 0 {
             until_look = LOOK_EVERY;
             if shared.failed.load(Ordering::Acquire) {
@@ -89,18 +91,18 @@ pub fn read(
             }
             if shared.stop.load(Ordering::Acquire) {
                 if collector.may_end() && collector.batch_changes() > 0 {
-                    reader.end_batch(replication, collector, None)?;
+                    reader.end_batch(source, collector, None)?;
                 }
                 return Ok(Ended::Stopped);
             }
-            reader.status(replication, false)?;
+            reader.status(source, false)?;
         }
         until_look -= 1;
         let wait = if at_hand { Duration::ZERO } else { reader.wait() };
-        let step = match replication.next(wait)? {
+        let step = match source.next(wait)? {
             None => {
                 if reader.due() && collector.may_end() {
-                    reader.end_batch(replication, collector, None)?;
+                    reader.end_batch(source, collector, None)?;
                 }
                 continue;
             }
@@ -108,7 +110,7 @@ pub fn read(
                 shared.received.fetch_max(end.bytes(), Ordering::AcqRel);
                 let step = collector.keepalive(end);
                 if reply {
-                    reader.status(replication, true)?;
+                    reader.status(source, true)?;
                 }
                 step
             }
@@ -122,7 +124,7 @@ pub fn read(
             Step::Continue => {}
             Step::PartFull => {
                 let part = collector.cut_part();
-                reader.send(replication, part)?;
+                reader.send(source, part)?;
             }
             Step::TransactionEnd => {
                 if collector.batch_changes() > 0 {
@@ -130,14 +132,14 @@ pub fn read(
                 }
             }
             Step::Reached(at) => {
-                reader.end_batch(replication, collector, Some(at))?;
+                reader.end_batch(source, collector, Some(at))?;
                 return Ok(Ended::Reached);
             }
         }
         if collector.may_end()
             && (reader.due() || collector.batch_full() || reader.idle_due(collector.applied()))
         {
-            reader.end_batch(replication, collector, None)?;
+            reader.end_batch(source, collector, None)?;
         }
     }
 }
@@ -176,7 +178,7 @@ impl Reader<'_> {
     }
 
     /// Tells the server what is durable, when it asked, when that moved, or now and then.
-    fn status(&mut self, replication: &mut Replication, asked: bool) -> Result<()> {
+    fn status(&mut self, source: &mut Source, asked: bool) -> Result<()> {
         let received = Lsn::new(self.shared.received.load(Ordering::Acquire));
         let fence = Lsn::new(self.shared.fence.load(Ordering::Acquire));
         let flushed = rules::may_acknowledge(fence, received.max(fence), self.acknowledged);
@@ -184,7 +186,7 @@ impl Reader<'_> {
         if !asked && !moved && self.status_at.elapsed() < STATUS_EVERY {
             return Ok(());
         }
-        replication.send_status(received.max(flushed), flushed, flushed, false)?;
+        source.send_status(received.max(flushed), flushed)?;
         self.acknowledged = flushed;
         self.status_at = Instant::now();
         if moved { failpoint::at("stream.acknowledged") } else { Ok(()) }
@@ -192,18 +194,18 @@ impl Reader<'_> {
 
     fn end_batch(
         &mut self,
-        replication: &mut Replication,
+        source: &mut Source,
         collector: &mut Collector,
         at: Option<Lsn>,
     ) -> Result<()> {
         let part = collector.end_batch(at)?;
         self.batch_since = None;
         self.last_end = (collector.applied(), Instant::now());
-        self.send(replication, part)
+        self.send(source, part)
     }
 
     /// Hands a part on; while the applier is busy the server is kept informed.
-    fn send(&mut self, replication: &mut Replication, mut part: Part) -> Result<()> {
+    fn send(&mut self, source: &mut Source, mut part: Part) -> Result<()> {
         loop {
             match self.parts.try_send(part) {
                 Ok(()) => return Ok(()),
@@ -213,7 +215,7 @@ impl Reader<'_> {
                 }
                 Err(TrySendError::Full(back)) => {
                     part = back;
-                    self.status(replication, false)?;
+                    self.status(source, false)?;
                     std::thread::sleep(Duration::from_millis(2));
                 }
             }
@@ -226,11 +228,12 @@ impl Reader<'_> {
 ///
 /// # Errors
 /// The connection; the fence is durable all the same.
-pub fn close(mut replication: Replication, shared: &Shared) -> Result<()> {
+pub fn close(mut source: Source, shared: &Shared) -> Result<()> {
     let fence = Lsn::new(shared.fence.load(Ordering::Acquire));
     let received = Lsn::new(shared.received.load(Ordering::Acquire));
-    replication.send_status(received.max(fence), fence, fence, false)?;
-    replication.finish()
+    let flushed = rules::may_acknowledge(fence, received.max(fence), source.durable());
+    source.send_status(received.max(flushed), flushed)?;
+    source.finish()
 }
 
 /// A queue of parts between reader and applier.

@@ -43,11 +43,13 @@ pub const PIPELINE_FORMAT: u32 = 1;
 pub const PIPELINE_DOMAIN: &str = "tidegate.pipeline";
 /// The domain of the [`Fence`].
 pub const FENCE_DOMAIN: &str = "tidegate.fence";
+/// The domain of the [`SpoolState`].
+pub const SPOOL_DOMAIN: &str = "tidegate.spool";
 /// The domain that names the owner.
 pub const WRITER_DOMAIN: &str = "tidegate.writer";
 
 const RULES: Rules = Rules {
-    domains: &[PIPELINE_DOMAIN, FENCE_DOMAIN, WRITER_DOMAIN],
+    domains: &[PIPELINE_DOMAIN, FENCE_DOMAIN, SPOOL_DOMAIN, WRITER_DOMAIN],
     shared: true,
     before: "lake.ledger.before",
     after: "lake.ledger.after",
@@ -132,6 +134,26 @@ pub struct Fence {
     pub generation: u64,
 }
 
+/// The changes that a run has in the lake already, in the domain `tidegate.spool` of its ledger: the
+/// server may have forgotten everything before `to`. The files are in the run's events.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SpoolState {
+    /// Format of this object; 1.
+    pub format: u32,
+    /// The run whose changes they are.
+    pub run: String,
+    /// Every transaction whose commit record starts at or after this,
+    pub from: Lsn,
+    /// and before this, is in the spool.
+    pub to: Lsn,
+    /// Durable steps, each an event.
+    pub steps: u64,
+    /// Files.
+    pub files: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
+}
+
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
@@ -189,6 +211,7 @@ pub struct Ledger {
     log: TableLog,
     state: PipelineState,
     fence: Option<Fence>,
+    spool: Option<SpoolState>,
     /// Set once this run owns the pipeline.
     epoch: Option<String>,
     /// The owner that the ledger named when it was opened.
@@ -232,6 +255,11 @@ impl Ledger {
         let fence = log.domain(snapshot, FENCE_DOMAIN).await?;
         let fence = fence.map(|text| serde_json::from_str(&text)).transpose();
         let fence = fence.map_err(|e| wrong("holds a fence that can't be read").because(e))?;
+        let spool = log.domain(snapshot, SPOOL_DOMAIN).await?;
+        let spool: Option<Option<SpoolState>> =
+            spool.map(|text| serde_json::from_str(&text)).transpose().map_err(|e| {
+                wrong("holds a record of spooled changes that can't be read").because(e)
+            })?;
         let views: Vec<_> = snapshot
             .file_views(log.store.as_ref(), None)
             .try_collect()
@@ -245,6 +273,7 @@ impl Ledger {
             log,
             state,
             fence,
+            spool: spool.flatten(),
             epoch,
             found,
             files,
@@ -275,6 +304,7 @@ impl Ledger {
             log,
             state,
             fence: None,
+            spool: None,
             found: Some(epoch.clone()),
             epoch: Some(epoch),
             files: Vec::new(),
@@ -313,6 +343,25 @@ impl Ledger {
     /// The last fence.
     pub fn fence(&self) -> Option<&Fence> {
         self.fence.as_ref()
+    }
+
+    /// What of the stream is in the lake's spool, whichever run put it there.
+    pub fn spool(&self) -> Option<&SpoolState> {
+        self.spool.as_ref()
+    }
+
+    /// Records how far the changes are spooled, with the step's event, in one commit; `None` once
+    /// there is no spool any more.
+    ///
+    /// # Errors
+    /// As [`Ledger::set_state`].
+    pub async fn set_spool(&mut self, spool: Option<SpoolState>, events: &[Event]) -> Result<()> {
+        let mut actions = self.owned()?;
+        actions.push(domain(SPOOL_DOMAIN, &spool)?);
+        let file = self.write_events(events).await?;
+        self.put(actions, file, "SPOOL").await?;
+        self.spool = spool;
+        Ok(())
     }
 
     /// The ledger's version.

@@ -423,7 +423,7 @@ impl Lake {
 }
 
 /// An error of the store, transient unless it is known to stay.
-pub(super) fn store_error(doing: impl Into<String>, error: StoreError) -> Error {
+pub(crate) fn store_error(doing: impl Into<String>, error: StoreError) -> Error {
     let kind = patience::kind_of(&error).unwrap_or(Kind::Transient);
     let wrong = Error::new(kind, doing).because(error);
     if kind == Kind::Transient { wrong } else { wrong.next(WHEN_THE_STORE_WORKS) }

@@ -54,6 +54,8 @@ struct Counters {
     tables: AtomicU64,
     tables_total: AtomicU64,
     retained: AtomicU64,
+    retained_limit: AtomicU64,
+    seconds_to_limit: AtomicU64,
 }
 
 /// The progress of one piece of work. Clones share it; when the last one is dropped the display
@@ -80,6 +82,8 @@ impl Progress {
             tables: AtomicU64::new(0),
             tables_total: AtomicU64::new(0),
             retained: AtomicU64::new(UNKNOWN),
+            retained_limit: AtomicU64::new(UNKNOWN),
+            seconds_to_limit: AtomicU64::new(UNKNOWN),
         });
         let (finish, finished) = crossbeam_channel::bounded(1);
         let drawn = counters.clone();
@@ -110,6 +114,14 @@ impl Progress {
     /// Bytes of WAL the source holds back for us.
     pub fn set_retained(&self, bytes: u64) {
         self.0.counters.retained.store(bytes, Ordering::Relaxed);
+    }
+
+    /// How much WAL it may hold back, and when that is reached if it goes on like this.
+    pub fn set_wal_limit(&self, limit: Option<u64>, time_to_limit: Option<Duration>) {
+        let counters = &self.0.counters;
+        counters.retained_limit.store(limit.unwrap_or(UNKNOWN), Ordering::Relaxed);
+        let seconds = time_to_limit.map_or(UNKNOWN, |time| time.as_secs());
+        counters.seconds_to_limit.store(seconds, Ordering::Relaxed);
     }
 
     /// Rows counted so far.
@@ -172,7 +184,9 @@ fn read(counters: &Counters, start: Instant, rate: &mut Rate, finished: bool) ->
     let elapsed = start.elapsed();
     let (rows_per_second, bytes_per_second) = rate.update(elapsed, rows, bytes);
     let tables_total = counters.tables_total.load(Ordering::Relaxed);
-    let retained = counters.retained.load(Ordering::Relaxed);
+    let known = |counter: &AtomicU64| {
+        Some(counter.load(Ordering::Relaxed)).filter(|value| *value != UNKNOWN)
+    };
     Reading {
         elapsed,
         rows,
@@ -181,7 +195,9 @@ fn read(counters: &Counters, start: Instant, rate: &mut Rate, finished: bool) ->
         bytes_total: counters.bytes_total,
         tables: (tables_total > 0)
             .then(|| (counters.tables.load(Ordering::Relaxed).min(tables_total), tables_total)),
-        retained: (retained != UNKNOWN).then_some(retained),
+        retained: known(&counters.retained),
+        retained_limit: known(&counters.retained_limit),
+        time_to_limit: known(&counters.seconds_to_limit).map(Duration::from_secs),
         rows_per_second,
         bytes_per_second,
         finished,

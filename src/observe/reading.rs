@@ -23,6 +23,10 @@ pub struct Reading {
     pub tables: Option<(u64, u64)>,
     /// WAL held back, in bytes.
     pub retained: Option<u64>,
+    /// How much of it may be, in bytes.
+    pub retained_limit: Option<u64>,
+    /// When that is reached at the present growth.
+    pub time_to_limit: Option<Duration>,
     /// Rows per second of late.
     pub rows_per_second: f64,
     /// Bytes per second of late.
@@ -88,7 +92,14 @@ pub fn line(reading: &Reading) -> String {
         parts.push(format!("{} left", human::duration(left)));
     }
     if let Some(retained) = reading.retained {
-        parts.push(format!("WAL retained {}", human::bytes(retained)));
+        let mut part = format!("WAL retained {}", human::bytes(retained));
+        if let Some(limit) = reading.retained_limit {
+            part += &format!(" of {}", human::bytes(limit));
+        }
+        if let Some(time) = reading.time_to_limit {
+            part += &format!(", full in {}", human::duration(time));
+        }
+        parts.push(part);
     }
     parts.join("  ")
 }
@@ -107,6 +118,8 @@ mod tests {
             bytes_total: Some(6 << 30),
             tables: Some((1, 4)),
             retained: Some(12 << 20),
+            retained_limit: None,
+            time_to_limit: None,
             rows_per_second: 100_000.0,
             bytes_per_second: 1e8,
             finished: false,
@@ -119,6 +132,17 @@ mod tests {
             line(&reading()),
             "1/4 tables  1,000,000 rows  1.5 GiB  25 %  100,000 rows/s  30s left  WAL retained 12.0 MiB"
         );
+    }
+
+    #[test]
+    fn the_limit_of_retained_wal_is_shown_with_its_time() {
+        let reading = Reading {
+            retained_limit: Some(64 << 20),
+            time_to_limit: Some(Duration::from_secs(90)),
+            ..reading()
+        };
+        let line = line(&reading);
+        assert!(line.ends_with("WAL retained 12.0 MiB of 64.0 MiB, full in 1m30s"), "{line}");
     }
 
     #[test]

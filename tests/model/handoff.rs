@@ -190,6 +190,7 @@ impl State {
             base: lsn(self.ledger.base),
             fence: lsn(self.ledger.fence),
             reached: lsn(reached),
+            spool: None,
         });
         let server =
             Server { identity: SERVER, position: lsn(self.source.end), left_timeline_at: None };

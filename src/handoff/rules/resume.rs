@@ -1,5 +1,6 @@
 //! What a start may do with what the last one left: continuity is proven or refused.
 
+use super::spool::{Spooled, needed_from_slot};
 use crate::error::{Error, Kind};
 use crate::position::Lsn;
 
@@ -43,6 +44,8 @@ pub struct Recorded<'a> {
     pub fence: Lsn,
     /// The highest applied position of any table, and not below `fence`.
     pub reached: Lsn,
+    /// What of the run's changes is in the lake's spool.
+    pub spool: Option<Spooled>,
 }
 
 /// What the server says about itself.
@@ -275,13 +278,15 @@ fn judge(
     match recorded.phase {
         Phase::Copying => Ok(Resume::RestartSnapshot),
         Phase::Publishing => {
-            continues(recorded, server, recorded.base)?;
-            may_stream(recorded.base, slot)?;
+            let needed = needed_from_slot(recorded.base, recorded.spool);
+            continues(recorded, server, needed)?;
+            may_stream(needed, slot)?;
             Ok(Resume::ContinuePublish)
         }
         Phase::Streaming => {
-            continues(recorded, server, recorded.fence)?;
-            may_stream(recorded.fence, slot)?;
+            let needed = needed_from_slot(recorded.fence, recorded.spool);
+            continues(recorded, server, needed)?;
+            may_stream(needed, slot)?;
             Ok(Resume::Stream { from: recorded.fence })
         }
     }
@@ -381,7 +386,14 @@ mod tests {
     }
 
     fn recorded(phase: Phase) -> Recorded<'static> {
-        Recorded { identity: HERE, phase, base: lsn(100), fence: lsn(200), reached: lsn(210) }
+        Recorded {
+            identity: HERE,
+            phase,
+            base: lsn(100),
+            fence: lsn(200),
+            reached: lsn(210),
+            spool: None,
+        }
     }
 
     fn server() -> Server<'static> {
@@ -437,6 +449,26 @@ mod tests {
                 resume(Some(&recorded(Phase::Copying)), &server(), slot),
                 Resume::RestartSnapshot
             );
+        }
+    }
+
+    #[test]
+    fn what_the_slot_was_acknowledged_for_is_in_the_spool_or_it_is_refused() {
+        let spool = |from, to| Some(Spooled { from: lsn(from), to: lsn(to) });
+        let go = |phase, spool, confirmed| {
+            let state = Recorded { spool, ..recorded(phase) };
+            resume(Some(&state), &server(), Some(&slot(confirmed)))
+        };
+        assert_eq!(go(Phase::Publishing, spool(100, 400), 400), Resume::ContinuePublish);
+        let streamed = go(Phase::Streaming, spool(100, 400), 400);
+        assert_eq!(streamed, Resume::Stream { from: lsn(200) });
+        for phase in [Phase::Publishing, Phase::Streaming] {
+            // Consumed by somebody else, beyond the spool.
+            assert_eq!(kind(&go(phase, spool(100, 400), 401)), Some(Kind::HistoryLost));
+            // A spool that begins above what is needed proves nothing.
+            assert_eq!(kind(&go(phase, spool(201, 400), 400)), Some(Kind::HistoryLost));
+            // The server was restored to a state before the spool's end.
+            assert_eq!(kind(&go(phase, spool(100, 1001), 150)), Some(Kind::HistoryLost));
         }
     }
 
@@ -512,7 +544,7 @@ mod tests {
             let fence = base + behind;
             let phase = [Phase::Copying, Phase::Publishing, Phase::Streaming][usize::from(phase)];
             let state = Recorded {
-                identity: HERE, phase, base: lsn(base), fence: lsn(fence), reached: lsn(fence + ahead),
+                identity: HERE, phase, base: lsn(base), fence: lsn(fence), reached: lsn(fence + ahead), spool: None,
             };
             let slot = Slot { lost, active, ..slot(confirmed) };
             let slot = with_slot.then_some(&slot);

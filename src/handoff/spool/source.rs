@@ -1,0 +1,107 @@
+//! Where a drain's messages come from: the spool first, then the slot from the spool's end on.
+//!
+//! The reader of the stream does not know the difference. The slot is held from the beginning, so
+//! that nobody else moves it while the spool is read.
+
+use std::time::Duration;
+
+use super::read::SpoolReader;
+use crate::error::Result;
+use crate::handoff::rules;
+use crate::handoff::session::{Session, blocking};
+use crate::lake::Ledger;
+use crate::position::Lsn;
+use crate::source::wire::{Frame, Replication, SessionKind, Wire};
+
+/// Messages in the order of their commits, without a gap between spool and slot.
+pub struct Source {
+    spool: Option<SpoolReader>,
+    slot: Replication,
+    from_slot: Lsn,
+}
+
+impl Source {
+    /// Takes the slot, proves that it and the run's spool have everything that commits at or after
+    /// `needed` (the fence, or the lowest base before there is one), and gives that.
+    ///
+    /// The slot may have been dropped and made anew before we held it, and the server moves a
+    /// start below its confirmed position up without a word.
+    ///
+    /// # Errors
+    /// History is missing, the slot is in use, the source or the ledger fails.
+    pub async fn open(
+        session: &Session,
+        ledger: &Ledger,
+        needed: Lsn,
+        options: &[(String, String)],
+    ) -> Result<Source> {
+        let spool = super::recorded(ledger)
+            .filter(|spool| rules::spool_counts(needed, super::range(spool)));
+        let from_slot = rules::needed_from_slot(needed, spool.map(super::range));
+        let (source, name, options) =
+            (session.source.clone(), session.config.name.clone(), options.to_vec());
+        let slot = blocking(move || {
+            let wire = Wire::connect(&source, SessionKind::Replication)?;
+            wire.start_replication(&name, from_slot, &options)
+        })
+        .await?;
+        let info = session.slot().await?;
+        let info = info.as_ref().map(|slot| rules::Slot {
+            database: slot.database.as_deref().unwrap_or_default(),
+            plugin: slot.plugin.as_deref().unwrap_or_default(),
+            active: slot.active,
+            confirmed: slot.confirmed,
+            lost: slot.lost().is_some(),
+        });
+        rules::may_stream(from_slot, info.as_ref())?;
+        let spool = match spool {
+            Some(spool) => {
+                tracing::info!(from = %needed, to = %spool.to, files = spool.files, "reading the spool");
+                Some(SpoolReader::open(&session.lake, ledger, spool, needed).await?)
+            }
+            None => None,
+        };
+        Ok(Source { spool, slot, from_slot })
+    }
+
+    /// The next frame; `None` if nothing whole came within `wait`.
+    ///
+    /// # Errors
+    /// As [`Replication::next`] and [`SpoolReader::next_frame`].
+    pub fn next(&mut self, wait: Duration) -> Result<Option<Frame<'_>>> {
+        if self.spool.as_ref().is_some_and(SpoolReader::is_at_end) {
+            tracing::debug!(from = %self.from_slot, "the spool is read, going on with the slot");
+            self.spool = None;
+        }
+        match &mut self.spool {
+            Some(spool) => spool.next_frame(),
+            None => self.slot.next(wait),
+        }
+    }
+
+    /// Whether another message is already here.
+    pub fn buffered(&self) -> bool {
+        self.spool.is_some() || self.slot.buffered()
+    }
+
+    /// Everything before this may be forgotten by the server, whatever the fence is.
+    pub fn durable(&self) -> Lsn {
+        self.from_slot
+    }
+
+    /// Reports progress to the server. `flushed` must not be below [`Source::durable`].
+    ///
+    /// # Errors
+    /// Transient: the connection is cut.
+    pub fn send_status(&mut self, written: Lsn, flushed: Lsn) -> Result<()> {
+        self.slot.send_status(written, flushed, flushed, false)
+    }
+
+    /// Ends the stream and waits until the server has let go of the slot.
+    ///
+    /// # Errors
+    /// As [`Replication::finish`].
+    pub fn finish(self) -> Result<()> {
+        self.slot.finish()
+    }
+}

@@ -111,7 +111,9 @@ wrong_ways! {
     published_before_the_highest_base: PublishBeforeMax in moves breaks CONTENT;
     chunks_kept_after_a_rewrite: KeepAfterRewrite in rewritten breaks CONTENT, COUNT;
     the_file_as_the_snapshot_shows_it: FileInSnapshot in rewritten breaks CONTENT, COUNT;
-    the_file_looked_at_under_the_lock_only: LookOnlyUnderLock in rewritten breaks CONTENT, COUNT;
+    the_file_looked_at_after_the_boundary_only: LookOnlyAfter in rewritten breaks CONTENT, COUNT;
+    the_file_not_looked_at_for_every_chunk: LookOnce in rewritten breaks CONTENT, COUNT;
+    the_file_not_looked_at_when_keys_are_read_again: RereadUnlooked in truncated breaks GOES_ON;
     chunks_of_a_table_without_a_key_joined: JoinUnkeyed in unkeyed breaks CONTENT, COUNT;
     a_table_that_started_again_drained_from_the_runs_base: DrainFromRunsBase in unkeyed breaks CONTENT, COUNT;
     a_value_that_is_nowhere_guessed_null: GuessNull in moves breaks CONTENT;

@@ -70,9 +70,9 @@ fn examples(model: &Resumed, all: &mut Vec<Property<Resumed>>) {
         }));
     }
     if model.rewrites > 0 {
-        all.push(Property::sometimes("a rewrite between boundary and lock", |_, s: &State| {
-            let lock = s.process.map(|p| p.step);
-            matches!(lock, Some(Step::Lock { file }) if file != s.source.file)
+        all.push(Property::sometimes("a rewrite right after a boundary", |_, s: &State| {
+            let step = s.process.map(|p| p.step);
+            matches!(step, Some(Step::Look { file }) if file != s.source.file)
         }));
     }
 }

@@ -20,8 +20,12 @@ pub enum Wrong {
     KeepAfterRewrite,
     /// The table's file is asked for in the snapshot, where `pg_class` shows the one before.
     FileInSnapshot,
-    /// The file is looked at under the lock, not also before the boundary.
-    LookOnlyUnderLock,
+    /// The file is looked at after the boundary, not also before it.
+    LookOnlyAfter,
+    /// The file is looked at around the boundary, not at every chunk.
+    LookOnce,
+    /// The file is not looked at where keys are read again.
+    RereadUnlooked,
     /// Chunks of a table without a key are joined.
     JoinUnkeyed,
     /// A table that was started again is drained from the run's first base, not from its own.

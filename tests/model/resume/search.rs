@@ -75,15 +75,21 @@ pub enum Step {
     Boundary {
         file: u8,
     },
-    /// The boundary is made; now the table is locked and looked at again.
-    Lock {
+    /// The boundary is made; now the table is looked at again.
+    Look {
         file: u8,
     },
+    /// Chunk by chunk, each under a lock of its own.
     Copy,
     Drain,
-    /// Keys lack values that are nowhere.
+    /// Keys lack values that are nowhere: they need a boundary of their own.
+    Unresolved {
+        keys: u32,
+    },
+    /// It is made; `file` was the table's before.
     Reread {
-        unresolved: u32,
+        keys: u32,
+        file: u8,
     },
 }
 
@@ -103,13 +109,14 @@ pub enum Action {
     Start,
     Crash,
     Boundary,
-    Lock,
+    Look,
     Copy(u8),
     /// A chunk of another table is recorded.
     CopyAnother,
     /// The boundary is old enough, or another table needs one.
     NewBoundary,
     Drain,
+    RereadBoundary,
     Reread,
     /// Only in a wrong way.
     Acknowledge,
@@ -126,11 +133,11 @@ impl Resumed {
         }
         let ranges = || 0..self.ranges;
         let mut op = |op: Op| to.push(Action::Change(op));
-        if source.truncates < self.truncates && !state.is_locked() {
+        if source.truncates < self.truncates {
             op(Op::Truncate);
         }
         let step = state.process.map(|process| process.step);
-        let late = matches!(step, Some(Step::Boundary { .. } | Step::Reread { .. }));
+        let late = matches!(step, Some(Step::Boundary { .. } | Step::Unresolved { .. }));
         if self.late_changes && !late && !source.is_open() {
             return;
         }
@@ -153,9 +160,9 @@ impl Resumed {
         }
     }
 
-    /// A rewrite waits for the lock; it is a transaction of its own.
+    /// A rewrite waits for a chunk's lock, but not for the next chunk's.
     fn rewrites(&self, state: &State, to: &mut Vec<Action>) {
-        if state.source.rewrites == self.rewrites || state.is_locked() {
+        if state.source.rewrites == self.rewrites {
             return;
         }
         for front in [true, false] {
@@ -170,7 +177,7 @@ impl Resumed {
         let more = state.boundaries < self.boundaries;
         match process.step {
             Step::Boundary { .. } => to.push(Action::Boundary),
-            Step::Lock { .. } => to.push(Action::Lock),
+            Step::Look { .. } => to.push(Action::Look),
             Step::Copy => {
                 let left = (0..self.ranges).filter(|r| run.chunks[usize::from(*r)].is_none());
                 to.extend(left.map(Action::Copy));
@@ -191,6 +198,7 @@ impl Resumed {
                     to.push(Action::NewBoundary);
                 }
             }
+            Step::Unresolved { .. } => to.push(Action::RereadBoundary),
             Step::Reread { .. } => to.push(Action::Reread),
         }
         if state.acknowledgeable(&self.rules).is_some() {
@@ -203,10 +211,6 @@ impl Resumed {
 }
 
 impl State {
-    fn is_locked(&self) -> bool {
-        self.process.is_some_and(|process| process.step == Step::Copy)
-    }
-
     fn seen_slot(&self) -> Option<Slot<'static>> {
         self.slot.map(|confirmed| Slot {
             database: "shop",
@@ -249,50 +253,66 @@ impl State {
             self.slot = Some(base);
         }
         process.boundary = Some(Boundary { base, image: self.source.heap, file: self.source.file });
-        process.step = Step::Lock { file };
+        process.step = Step::Look { file };
         Some(process)
     }
 
-    /// The table is locked; what is recorded is kept if it is still the same.
-    fn lock(&mut self, mut process: Process, model: &Resumed) -> Option<Process> {
-        let Step::Lock { file: before } = process.step else { return None };
-        let (rules, boundary) = (&model.rules, process.boundary?);
-        let now = match rules.is(Wrong::FileInSnapshot) {
-            true => boundary.file,
-            false => self.source.file,
-        };
-        let apart = rules.is(Wrong::LookOnlyUnderLock) || rules.is(Wrong::FileInSnapshot);
-        if now != before && !apart {
-            // The snapshot may be older than the file, and show it empty.
-            process.step = Step::Boundary { file: now };
-            return Some(process);
-        }
-        self.run.first.get_or_insert(boundary.base);
+    /// The table's file as the process sees it now.
+    fn file_now(&self, boundary: &Boundary, rules: &Rules) -> u8 {
+        if rules.is(Wrong::FileInSnapshot) { boundary.file } else { self.source.file }
+    }
+
+    fn keep_chunks(&mut self, file: u8, model: &Resumed) -> bool {
         let found = CopiedSoFar {
             complete: self.run.is_complete(model.ranges),
             one_base: self.run.is_of_one_base(),
             keyed: model.keyed,
             same_schema: true,
             same_leaves: true,
-            same_files: self.run.file == now,
+            same_files: self.run.file == file,
         };
-        let recorded = self.run.chunks.iter().any(Option::is_some);
-        if recorded && rules.keep_chunks(found).is_err() {
+        if self.run.chunks.iter().all(Option::is_none) {
+            return found.same_files;
+        }
+        let kept = model.rules.keep_chunks(found).is_ok();
+        if !kept {
             self.run.forget();
             self.started_again = true;
         }
+        kept
+    }
+
+    /// Looks at the table after the boundary; what is recorded is kept if it is still the same.
+    fn look(&mut self, mut process: Process, model: &Resumed) -> Option<Process> {
+        let Step::Look { file: before } = process.step else { return None };
+        let boundary = process.boundary?;
+        let now = self.file_now(&boundary, &model.rules);
+        if now != before && !model.rules.is(Wrong::LookOnlyAfter) {
+            // The snapshot may be older than the file, and show it empty.
+            process.step = Step::Boundary { file: now };
+            return Some(process);
+        }
+        self.run.first.get_or_insert(boundary.base);
+        self.keep_chunks(now, model);
         self.run.file = now;
         process.step = Step::Copy;
         Some(process)
     }
 
-    fn copy(&mut self, process: &Process, range: u8) -> Option<()> {
+    /// Locks the table, looks at its file once more, copies a range of it.
+    fn copy(&mut self, mut process: Process, range: u8, model: &Resumed) -> Option<Process> {
         let boundary = process.boundary?;
+        let now = self.file_now(&boundary, &model.rules);
+        let moved = now != self.run.file && !model.rules.is(Wrong::LookOnce);
+        if moved && !self.keep_chunks(now, model) {
+            process.step = Step::Boundary { file: now };
+            return Some(process);
+        }
         let rows = boundary
             .image
             .map(|cell| cell.filter(|cell| cell.range == range).map(|cell| cell.values));
         self.run.chunks[usize::from(range)] = Some(Chunk { base: boundary.base, rows });
-        Some(())
+        Some(process)
     }
 
     fn drain(&mut self, mut process: Process, model: &Resumed) -> Process {
@@ -305,26 +325,40 @@ impl State {
         if unresolved == 0 {
             self.published = Some(Published { at, rows });
         }
-        process.step = Step::Reread { unresolved };
+        process.step = Step::Unresolved { keys: unresolved };
         process
     }
 
-    /// The unresolved keys, at a boundary made for them.
-    fn reread(&mut self, mut process: Process, rules: &Rules) -> Option<Process> {
-        let Step::Reread { unresolved } = process.step else { return None };
+    /// A boundary for the unresolved keys alone.
+    fn reread_boundary(&self, mut process: Process, rules: &Rules) -> Option<Process> {
+        let Step::Unresolved { keys } = process.step else { return None };
+        let Source { heap, file, end, .. } = self.source;
         let old = process.boundary.filter(|_| rules.is(Wrong::RereadOld));
-        let image = old.map_or(self.source.heap, |boundary| boundary.image);
-        let base = match rules.is(Wrong::RereadNow) {
-            true => self.run.end(),
-            false => self.source.end,
+        let image = old.map_or(heap, |boundary| boundary.image);
+        process.boundary = Some(Boundary { base: end, image, file });
+        process.step = Step::Reread { keys, file };
+        Some(process)
+    }
+
+    /// Locks the table, looks at its file, reads the keys.
+    fn reread(&mut self, mut process: Process, rules: &Rules) -> Option<Process> {
+        let Step::Reread { keys, file } = process.step else { return None };
+        let boundary = process.boundary?;
+        if file != self.file_now(&boundary, rules) && !rules.is(Wrong::RereadUnlooked) {
+            process.step = Step::Unresolved { keys };
+            return Some(process);
+        }
+        let (base, image) = match rules.is(Wrong::RereadNow) {
+            true => (self.run.end(), self.source.heap),
+            false => (boundary.base, boundary.image),
         };
         for (key, cell) in image.iter().enumerate() {
-            if let Some(cell) = cell.filter(|_| unresolved & 1 << key != 0) {
+            if let Some(cell) = cell.filter(|_| keys & 1 << key != 0) {
                 self.run.reread[key] = Some((base, cell.values));
             }
         }
         self.run.high = self.run.high.max(base);
-        self.run.just_read = unresolved;
+        self.run.just_read = keys;
         self.run.rereads = self.run.rereads.saturating_add(1).min(3);
         process.step = Step::Drain;
         Some(process)
@@ -386,8 +420,8 @@ impl Model for Resumed {
                 state.crashes += 1;
             }
             Action::Boundary => state.process = Some(state.make_boundary(last.process?)?),
-            Action::Lock => state.process = Some(state.lock(last.process?, self)?),
-            Action::Copy(range) => state.copy(&last.process?, range)?,
+            Action::Look => state.process = Some(state.look(last.process?, self)?),
+            Action::Copy(range) => state.process = Some(state.copy(last.process?, range, self)?),
             Action::CopyAnother => {
                 state.run.high = last.process?.boundary?.base;
                 state.run.just_read = 0;
@@ -398,6 +432,9 @@ impl Model for Resumed {
                 state.boundaries += 1;
             }
             Action::Drain => state.process = Some(state.drain(last.process?, self)),
+            Action::RereadBoundary => {
+                state.process = Some(state.reread_boundary(last.process?, &self.rules)?);
+            }
             Action::Reread => state.process = Some(state.reread(last.process?, &self.rules)?),
             Action::Acknowledge => state.slot = Some(last.acknowledgeable(&self.rules)?),
         }
@@ -409,28 +446,19 @@ impl Model for Resumed {
     }
 }
 
+/// What an older snapshot shows of a table that is rewritten or emptied, as soon as it is asked.
 impl State {
-    fn unlocked_image(&mut self) -> Option<&mut Heap> {
-        let process = self.process.as_mut()?;
-        match process.step {
-            Step::Lock { .. } => process.boundary.as_mut().map(|b| &mut b.image),
-            _ => None,
-        }
-    }
-
-    /// What a boundary shows that has not locked the table yet.
     fn rewritten(&mut self, front: bool, kind: Rewrite, ranges: u8) {
-        if let Some(image) = self.unlocked_image() {
-            match kind {
-                Rewrite::Vacuum => move_all(image, front, ranges),
-                Rewrite::Alter => *image = Default::default(),
-            }
+        match (kind, self.process.as_mut().and_then(|p| p.boundary.as_mut())) {
+            (Rewrite::Vacuum, Some(boundary)) => move_all(&mut boundary.image, front, ranges),
+            (Rewrite::Alter, _) => self.emptied(),
+            _ => {}
         }
     }
 
     fn emptied(&mut self) {
-        if let Some(image) = self.unlocked_image() {
-            *image = Default::default();
+        if let Some(boundary) = self.process.as_mut().and_then(|p| p.boundary.as_mut()) {
+            boundary.image = Default::default();
         }
     }
 }

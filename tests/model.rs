@@ -12,23 +12,37 @@
 
 #[path = "model/handoff.rs"]
 mod handoff;
+#[path = "model/harness.rs"]
+mod harness;
 #[path = "model/invariants.rs"]
 mod invariants;
 #[path = "model/process.rs"]
 mod process;
+#[path = "model/resume/mod.rs"]
+mod resume;
+#[path = "model/resume_worlds.rs"]
+mod resume_worlds;
 #[path = "model/rules.rs"]
 mod rules;
 #[path = "model/world.rs"]
 mod world;
 
-use std::time::Instant;
-
-use stateright::{Checker, HasDiscoveries, Model};
-
 use handoff::Handoff;
+use harness::{breaks, holds};
 use invariants::*;
 use rules::{Rules, Wrong};
 use world::{Op::*, Template};
+
+/// How large a world may be: small enough to be explored exhaustively.
+mod size {
+    pub mod resume {
+        pub const KEYS: usize = 3;
+        pub const RANGES: usize = 3;
+        pub const TRANSACTIONS: usize = 4;
+        /// In one transaction.
+        pub const CHANGES: usize = 2;
+    }
+}
 
 const fn quick(ops: &'static [world::Op]) -> Template {
     Template { ops, slow: false }
@@ -122,33 +136,6 @@ fn meddler_and_zombie() -> Handoff {
     Handoff { meddling: 1, ..zombie() }
 }
 
-fn holds(name: &str, model: Handoff) {
-    let begun = Instant::now();
-    let checker = model.checker().threads(2).spawn_bfs().join();
-    let seconds = begun.elapsed().as_secs_f32();
-    let states = checker.unique_state_count();
-    println!("{name}: {states} states, depth {}, {seconds:.1} s", checker.max_depth());
-    checker.assert_properties();
-}
-
-/// Every one of `properties` is seen broken.
-fn breaks(wrong: Wrong, model: Handoff, properties: &[&'static str]) {
-    let model = Handoff { rules: Rules { wrong: Some(wrong) }, examples: false, ..model };
-    let expected = HasDiscoveries::AllOf(properties.iter().copied().collect());
-    let begun = Instant::now();
-    let checker = model.checker().threads(2).finish_when(expected).spawn_bfs().join();
-    let seconds = begun.elapsed().as_secs_f32();
-    let found = checker.discoveries();
-    println!(
-        "{wrong:?}: {} states, {seconds:.1} s: {:?}",
-        checker.unique_state_count(),
-        found.keys()
-    );
-    for name in properties {
-        assert!(found.contains_key(name), "the model does not see that {wrong:?} breaks {name:?}");
-    }
-}
-
 macro_rules! worlds {
     ($($test:ident: $world:ident;)*) => {$(
         #[test]
@@ -176,7 +163,9 @@ macro_rules! wrong_ways {
     ($($test:ident: $wrong:ident in $world:ident breaks $($property:ident),+;)*) => {$(
         #[test]
         fn $test() {
-            breaks(Wrong::$wrong, $world(), &[$($property),+]);
+            let rules = Rules { wrong: Some(Wrong::$wrong) };
+            let model = Handoff { rules, examples: false, ..$world() };
+            breaks(&format!("{:?}", Wrong::$wrong), model, &[$($property),+]);
         }
     )*};
 }

@@ -20,11 +20,13 @@
 
 mod bases;
 mod resume;
+mod schema;
 
 use crate::position::Lsn;
 
 pub use bases::*;
 pub use resume::*;
+pub use schema::*;
 
 /// Whether a change of the transaction whose commit record starts at `commit_lsn` is to be applied
 /// to a table that holds the snapshot of `base` and everything before `applied`.

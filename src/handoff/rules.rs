@@ -20,6 +20,7 @@
 
 mod bases;
 mod resume;
+mod schema;
 mod spool;
 mod wal;
 
@@ -27,6 +28,7 @@ use crate::position::Lsn;
 
 pub use bases::*;
 pub use resume::*;
+pub use schema::*;
 pub use spool::*;
 pub use wal::*;
 

@@ -8,8 +8,11 @@
 set -euo pipefail
 
 url=$1 sha256=$2 unit=$3 disk_bytes=$4 ca_url=${5:-} ca_sha256=${6:-}
-state=/var/lib/tidegate
-etc=${TIDEGATE_ETC:-/etc/tidegate}
+# Tests run it under a folder.
+root=${TIDEGATE_ROOT:-}
+state=$root/var/lib/tidegate
+etc=$root/etc/tidegate
+fstab=$root/etc/fstab
 label=tidegate
 
 # fetch URL SHA256 FILE: over https alone, kept only if the checksum is the one that was named.
@@ -56,13 +59,13 @@ mount_state() {
         return
     fi
     # A disk of an earlier machine is used as it is.
-    if [ -z "$(blkid --label "$label")" ]; then
+    if ! blkid --label "$label" >/dev/null; then
         local disk
         disk=$(empty_disk)
         mkfs.ext4 -q -L "$label" "$disk"
     fi
-    if ! grep -q "^LABEL=$label " /etc/fstab; then
-        echo "LABEL=$label $state ext4 defaults,nofail,noatime 0 2" >>/etc/fstab
+    if ! grep -q "^LABEL=$label " "$fstab"; then
+        echo "LABEL=$label $state ext4 defaults,nofail,noatime 0 2" >>"$fstab"
     fi
     systemctl daemon-reload
     mount "$state"

@@ -192,39 +192,39 @@ def escaped(value):
 
 
 def user_data(root):
-    """cloud-init's own schema over what is rendered, and its list of top-level keys."""
+    """No secret in what is rendered; and it is what is kept in tests/deploy/rendered."""
     try:
         texts = rendered(root)
     except ValueError as e:
         return [f"user data can't be rendered: {e}"]
     findings = [f"{name}: {problem}" for name, text in texts.items() for problem in secrets_in(text)]
-    golden = root / "tests" / "deploy" / "rendered"
     for name, text in texts.items():
-        kept = golden / f"{name}.yaml"
+        kept = root / "tests" / "deploy" / "rendered" / f"{name}.yaml"
         if not kept.exists() or kept.read_text() != text:
             findings.append(f"{kept.relative_to(root)} is not what is rendered now: "
                             "scripts/check-deploy --write")
+    return findings
+
+
+def cloud_init(root):
+    """cloud-init's own schema over the user data that is kept, and its list of top-level keys."""
+    findings = []
     packages, library = brought("cloud_init"), brought("library")
     env = {**os.environ, "PYTHONPATH": f"{packages}:{library}", "PYTHONDONTWRITEBYTECODE": "1"}
     schema = json.loads((packages / "cloudinit/config/schemas/schema-cloud-config-v1.json")
                         .read_text())
     known = {key for part in schema["$defs"].values() for key in part.get("properties", {})}
-    with tempfile.TemporaryDirectory() as scratch:
-        for name, text in texts.items():
-            file = Path(scratch, f"{name}.yaml")
-            file.write_text(text)
-            code, out = run([sys.executable, "-m", "cloudinit.cmd.main", "schema",
-                             "--config-file", file], env=env)
-            # A sentence on standard output alone is no proof that it was read as cloud-config.
-            if code != 0 or "Valid cloud-config" not in out:
-                findings.append(f"cloud-init refuses {name}: {out}")
-                continue
-            code, out = run([sys.executable, "-c", "import sys, yaml, json; "
-                             "print(json.dumps(list(yaml.safe_load(open(sys.argv[1])))))", file],
-                            env=env)
-            for key in json.loads(out):
-                if key not in known:
-                    findings.append(f"cloud-init knows no {key}, which {name} has")
+    for file in sorted((root / "tests" / "deploy" / "rendered").glob("*.yaml")):
+        code, out = run([sys.executable, "-m", "cloudinit.cmd.main", "schema", "--config-file", file],
+                        env=env)
+        # A sentence on standard output alone is no proof that it was read as cloud-config.
+        if code != 0 or "Valid cloud-config" not in out:
+            findings.append(f"cloud-init refuses {file.name}: {out}")
+            continue
+        code, out = run([sys.executable, "-c", "import sys, yaml, json; "
+                         "print(json.dumps(list(yaml.safe_load(open(sys.argv[1])))))", file], env=env)
+        findings += [f"cloud-init knows no {key}, which {file.name} has"
+                     for key in json.loads(out) if key not in known]
     return findings
 
 
@@ -375,4 +375,4 @@ def write(root):
         (golden / f"{name}.yaml").write_text(text)
 
 
-CHECKS = [terraform, policies, readmes, user_data, units, shell, container, licences]
+CHECKS = [terraform, policies, readmes, user_data, cloud_init, units, shell, container, licences]

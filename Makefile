@@ -1,6 +1,7 @@
 # make demo    see it work: a private PostgreSQL, real data, writers, and the lake they end in
 # make test    everything CI runs
 # make bench   measure it against PostgreSQL's own tools (bench-quick: in a few minutes)
+# make dist    pack a release: archive, Debian package, SBOM, checksums
 # make setup   what the tests need, into the cache folder
 #
 # Downloads go to one cache folder (scripts/fetching.py says where; TIDEGATE_CACHE moves it).
@@ -15,7 +16,12 @@ TESTARGS ?=
 # Further arguments of the demo.
 DEMO ?=
 
-.PHONY: help demo test bench bench-quick setup lint build clean-cache
+# A program that judges terraform/ without a registry of providers, where one is given; without it
+# Terraform fetches the providers.
+TIDEGATE_TERRAFORM_CHECK ?= $(wildcard ../shared/tools/terraform-stub/check)
+export TIDEGATE_TERRAFORM_CHECK
+
+.PHONY: help demo test bench bench-quick setup lint build dist check-deploy clean-cache
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -31,9 +37,10 @@ demo:
 		--data "$$flights" $(DEMO)
 
 setup:
-	@echo "== set-up: PostgreSQL 13 to 18, readers"
+	@echo "== set-up: PostgreSQL 13 to 18, readers, linters"
 	@$(PYTHON) scripts/bring-postgres --all >/dev/null
 	@$(PYTHON) scripts/setup-python >/dev/null
+	@$(PYTHON) scripts/setup-deploy >/dev/null
 
 # The test build itself goes through clippy's driver, so that the dependencies are compiled once;
 # `cargo clippy` would compile them a second time. Cargo.toml's [lints] make every finding an error.
@@ -45,7 +52,15 @@ lint:
 	@echo "== build, with clippy's lints"
 	@$(CLIPPY) $(CARGO) test --no-run --locked --features failpoints
 
-test: setup lint
+# What needs no build comes first: it shows at once.
+check-deploy:
+	@echo "== terraform, units, packaging"
+	@$(CARGO) fetch --quiet --locked --target x86_64-unknown-linux-gnu \
+		--target aarch64-unknown-linux-gnu
+	@$(PYTHON) scripts/check-deploy
+	@$(PYTHON) -m unittest discover -s tests/deploy
+
+test: setup check-deploy lint
 	@echo "== tests"
 	@$(CLIPPY) $(CARGO) test --locked --features failpoints $(TESTS) -- $(TESTARGS)
 
@@ -56,6 +71,10 @@ bench:
 bench-quick:
 	@$(CARGO) build --release --locked
 	@bench/run --quick
+
+dist:
+	@$(CARGO) build --release --locked
+	@$(PYTHON) scripts/dist
 
 clean-cache:
 	@$(PYTHON) scripts/clean-cache

@@ -433,6 +433,40 @@ fn what_somebody_consumed_beyond_the_spool_is_refused() {
     assert!(finished.stderr.contains("consumed by somebody else"), "{}", finished.stderr);
 }
 
+#[test]
+fn a_spool_that_acknowledges_what_it_only_received_is_caught() {
+    let pipeline = rows("spool_wrong_ack");
+    let pause = pipeline.pause("handoff.chunk.before").nth(1);
+    let mut running = pipeline
+        .command(&["run"])
+        .pause(&pause)
+        .failpoint("spool.segment.after", "delay:1000")
+        .wrong("spool-acknowledges-received")
+        .start();
+    pause.reached(&mut running);
+    let mut sql = pipeline.sql();
+    let before = sql.one("SELECT pg_current_wal_lsn()");
+    sql.run("INSERT INTO r SELECT i, 1, md5(i::text) FROM generate_series(100001, 200000) i");
+    wait_until("an acknowledgement inside the transaction", PATIENCE, || {
+        slot(&mut sql, &pipeline, &format!("confirmed_flush_lsn > '{before}'")) == "t"
+            && spool_files(&pipeline).len() > 1
+    });
+    pause.release();
+    let finished = running.finish().expect_code(5);
+    assert!(finished.stderr.contains("the replication slot stands at"), "{}", finished.stderr);
+}
+
+#[test]
+fn a_drain_that_leaves_the_spool_out_is_caught() {
+    let pipeline = undrained("spool_wrong_read", SPOOL);
+    let end = pipeline.db.wal_position();
+    let run = pipeline.command(&["run", "--until-lsn", &end]).wrong("spool-is-not-read");
+    if run.finish().code() == 0 {
+        let (code, found) = pipeline.verify();
+        assert_eq!(code, 6, "the wrong way went unnoticed: {found:#}");
+    }
+}
+
 /// A pipeline without a spool on a server of its own, with these lines under `[handoff]`.
 fn guarded(name: &str, major: u32, settings: &[(&str, &str)], lines: &str) -> Pipeline {
     let mut pipeline = with_rows(TestDb::new(alone(major, settings), name));

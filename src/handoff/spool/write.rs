@@ -399,6 +399,8 @@ impl Session {
     /// Tells the server what is recorded, when it asked, when that moved, or now and then.
     fn status(&mut self, recorded: Lsn, asked: bool) -> Result<()> {
         let received = self.intake.received;
+        let too_much = failpoint::wrong("spool-acknowledges-received");
+        let recorded = if too_much { received } else { recorded };
         let flushed = rules::may_acknowledge(recorded, received.max(recorded), self.acknowledged);
         let moved = flushed > self.acknowledged;
         if !asked && !moved && self.status_at.elapsed() < STATUS_EVERY {

@@ -44,7 +44,9 @@ fn lsn(value: &Value) -> Lsn {
 
 #[track_caller]
 fn is_a_live_status(p: &Pipeline, status: &Value, active: bool) {
-    has_keys(status, &["pipeline", "generation", "phase", "base", "fence", "tables", "slot"]);
+    let keys = ["pipeline", "generation", "phase", "base", "fence", "tables", "slot", "spool"];
+    has_keys(status, &keys);
+    assert_eq!(status["spool"], Value::Null);
     assert_eq!((&status["pipeline"], &status["generation"]), (&json!(p.db.name()), &json!(1)));
     assert_eq!(status["phase"], "live");
     assert!(lsn(&status["base"]) <= lsn(&status["fence"]));
@@ -60,7 +62,16 @@ fn is_a_live_status(p: &Pipeline, status: &Value, active: bool) {
         assert!(table["version"].is_u64());
     }
     let slot = &status["slot"];
-    let keys = ["name", "active", "confirmed", "retained_bytes", "wal_status", "safe_bytes"];
+    let keys = [
+        "name",
+        "active",
+        "confirmed",
+        "retained_bytes",
+        "wal_status",
+        "safe_bytes",
+        "limit_bytes",
+        "margin_bytes",
+    ];
     has_keys(slot, &keys);
     assert_eq!((&slot["name"], &slot["active"]), (&json!(p.db.name()), &json!(active)));
     assert!(lsn(&slot["confirmed"]) <= lsn(&status["fence"]), "acknowledged beyond the fence");

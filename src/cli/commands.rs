@@ -5,7 +5,9 @@ use std::path::Path;
 
 use super::args::{Engine, Until};
 use super::confirm::confirm;
-use super::output::{SlotStatus, StatusOutput, TableStatus, VersionOutput, print, print_json};
+use super::output::{
+    SlotStatus, SpoolStatus, StatusOutput, TableStatus, VersionOutput, print, print_json,
+};
 use super::text::{self, Style};
 use super::views::{self, TableView};
 use crate::config::Config;
@@ -13,6 +15,7 @@ use crate::error::{Error, Kind, Result};
 use crate::handoff::run::{self as pipeline, teardown as tear_down};
 use crate::handoff::session::{belongs_to, connect_options};
 use crate::handoff::snapshot::CHUNK_EVENT;
+use crate::handoff::{guard, rules, spool};
 use crate::lake::{self, Lake, LakeTable, Ledger};
 use crate::observe::stop::StopSignal;
 use crate::position::Lsn;
@@ -96,6 +99,9 @@ pub async fn status(config: Config, json: bool) -> Result<()> {
         }
         Err(_) => None,
     };
+    let outlook = slot
+        .as_ref()
+        .map(|slot| rules::outlook(guard::retained(Some(slot)), guard::bounds(&config), None));
     let status = StatusOutput {
         pipeline: state.pipeline.clone(),
         generation: state.generation,
@@ -103,13 +109,21 @@ pub async fn status(config: Config, json: bool) -> Result<()> {
         base: state.base,
         fence,
         tables,
-        slot: slot.map(|slot| SlotStatus {
+        slot: slot.zip(outlook).map(|(slot, outlook)| SlotStatus {
             name: slot.name,
             active: slot.active,
             confirmed: (slot.confirmed > Lsn::ZERO).then_some(slot.confirmed),
             retained_bytes: slot.retained_bytes.max(0) as u64,
             wal_status: slot.wal_status,
             safe_bytes: slot.safe_bytes,
+            limit_bytes: outlook.limit,
+            margin_bytes: outlook.margin,
+        }),
+        spool: spool::recorded(&ledger).map(|spool| SpoolStatus {
+            from: spool.from,
+            to: spool.to,
+            files: spool.files,
+            bytes: spool.bytes,
         }),
     };
     if json { print_json(&status) } else { print(&text::status(&status, Style::detect())) }

@@ -28,6 +28,8 @@ pub struct StatusOutput {
     pub tables: Vec<TableStatus>,
     /// The replication slot; null where the source was not asked or has none.
     pub slot: Option<SlotStatus>,
+    /// The spool of changes in the lake; null where there is none.
+    pub spool: Option<SpoolStatus>,
 }
 
 /// How far one table is.
@@ -64,6 +66,24 @@ pub struct SlotStatus {
     pub wal_status: Option<String>,
     /// WAL that can still be written before the slot is lost, in bytes; null without a limit.
     pub safe_bytes: Option<i64>,
+    /// The most WAL the slot may make the source keep, in bytes: the smaller of the server's limit
+    /// and `[handoff] max_retained_wal`; null without a limit.
+    pub limit_bytes: Option<u64>,
+    /// What is left to that limit, in bytes; null without a limit.
+    pub margin_bytes: Option<u64>,
+}
+
+/// The changes that wait in the lake, while a snapshot is copied and until they are in the tables.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct SpoolStatus {
+    /// It has everything that committed from here on,
+    pub from: Lsn,
+    /// and before this.
+    pub to: Lsn,
+    /// Its files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// One version of a table, as in the list of `tidegate versions --json`.
@@ -260,6 +280,7 @@ mod tests {
                 rows_estimated: None,
             }],
             slot: None,
+            spool: None,
         };
         assert_eq!(
             serde_json::to_value(&status).unwrap(),

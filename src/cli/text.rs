@@ -79,6 +79,14 @@ pub fn status(status: &StatusOutput, style: Style) -> String {
             ));
         }
     }
+    if let Some(spool) = &status.spool {
+        out.push_str(&format!(
+            "spool  {} in {} files  changes up to {}\n",
+            human::bytes(spool.bytes),
+            human::count(spool.files),
+            spool.to
+        ));
+    }
     if status.tables.is_empty() {
         out.push_str("no tables yet\n");
         return out;
@@ -251,7 +259,10 @@ mod tests {
                 retained_bytes: 3 << 20,
                 wal_status: Some("reserved".into()),
                 safe_bytes: Some(-5),
+                limit_bytes: Some(3 << 20),
+                margin_bytes: Some(0),
             }),
+            spool: None,
         };
         assert_eq!(
             status(&output, Style::plain()),

@@ -103,7 +103,7 @@ pub struct Handoff {
     #[schemars(with = "units::BytesText")]
     pub spool_segment_bytes: u64,
     /// The longest time a committed change waits until it is in the spool and the source may forget
-    /// it, 100 ms to 10 min. Default: 5s.
+    /// it, 100 ms to 10 min; a copy that takes hours makes it longer by itself. Default: 5s.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::DurationText")]
     pub spool_interval: Duration,

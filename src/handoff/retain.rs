@@ -244,24 +244,22 @@ impl Retention {
     /// # Errors
     /// The copy's own; the last step can't be recorded; the server does not let go of the slot.
     pub async fn end<T>(mut self, session: &mut Session, copied: Result<T>) -> Result<T> {
-        let Some(mut spooler) = self.spooler.take() else {
-            session.guard = copied.is_ok().then_some(self.guard);
-            return copied;
-        };
-        let result = match copied {
-            Err(error) => Err(error),
-            Ok(copied) => {
+        let mut result = copied;
+        if let Some(mut spooler) = self.spooler.take() {
+            if result.is_ok() {
                 spooler.stop();
-                self.last_steps(session, &mut spooler).await.map(|()| copied)
+                if let Err(error) = self.last_steps(session, &mut spooler).await {
+                    result = Err(error);
+                }
             }
-        };
-        spooler.abandon().await;
-        let free = wait_free(session).await;
-        if result.is_ok() {
-            free?;
-            session.guard = Some(self.guard);
+            spooler.abandon().await;
         }
-        result
+        // A stream that broke may have ended for us only.
+        let free = if self.spooling { wait_free(session).await } else { Ok(()) };
+        let copied = result?;
+        free?;
+        session.guard = Some(self.guard);
+        Ok(copied)
     }
 
     async fn last_steps(&self, session: &mut Session, spooler: &mut Spooler) -> Result<()> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::read::SpoolReader;
 use crate::error::Result;
+use crate::failpoint;
 use crate::handoff::rules;
 use crate::handoff::session::{Session, blocking};
 use crate::lake::Ledger;
@@ -55,6 +56,7 @@ impl Source {
         });
         rules::may_stream(from_slot, info.as_ref())?;
         let spool = match spool {
+            Some(_) if failpoint::wrong("spool-is-not-read") => None,
             Some(spool) => {
                 tracing::info!(from = %needed, to = %spool.to, files = spool.files, "reading the spool");
                 Some(SpoolReader::open(&session.lake, ledger, spool, needed).await?)

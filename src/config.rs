@@ -338,6 +338,14 @@ impl Config {
         if !(0.1..=1.0).contains(&self.handoff.wal_guard_share) {
             return Err(out_of_range("[handoff] wal_guard_share", "0.1 to 1"));
         }
+        size_from("[limits] reread_bytes", self.limits.reread_bytes, 1 << 20)?;
+        let age = self.handoff.max_snapshot_age;
+        if !age.is_zero() && age < second {
+            return Err(out_of_range(
+                "[handoff] max_snapshot_age",
+                "1s or more, or 0s for no limit",
+            ));
+        }
         if self.handoff.workers.is_some_and(|workers| !(1..=64).contains(&workers)) {
             return Err(out_of_range("[handoff] workers (--workers)", "1 to 64"));
         }

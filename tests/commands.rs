@@ -44,7 +44,19 @@ fn lsn(value: &Value) -> Lsn {
 
 #[track_caller]
 fn is_a_live_status(p: &Pipeline, status: &Value, active: bool) {
-    let keys = ["pipeline", "generation", "phase", "base", "fence", "tables", "slot", "spool"];
+    let keys = [
+        "pipeline",
+        "generation",
+        "phase",
+        "run",
+        "failure",
+        "base",
+        "boundary",
+        "fence",
+        "tables",
+        "slot",
+        "spool",
+    ];
     has_keys(status, &keys);
     assert_eq!(status["spool"], Value::Null);
     assert_eq!((&status["pipeline"], &status["generation"]), (&json!(p.db.name()), &json!(1)));
@@ -53,8 +65,18 @@ fn is_a_live_status(p: &Pipeline, status: &Value, active: bool) {
     let tables = status["tables"].as_array().unwrap();
     assert_eq!(tables.len(), 2);
     for table in tables {
-        let keys =
-            ["table", "phase", "version", "base", "applied", "rows_copied", "rows_estimated"];
+        let keys = [
+            "table",
+            "phase",
+            "version",
+            "base",
+            "applied",
+            "rows_copied",
+            "bytes_copied",
+            "chunks_copied",
+            "chunks",
+            "rows_estimated",
+        ];
         has_keys(table, &keys);
         assert_eq!((&table["phase"], &table["base"]), (&json!("live"), &status["base"]));
         assert!(lsn(&table["applied"]) >= lsn(&status["fence"]), "{status:#}");
@@ -92,6 +114,16 @@ fn status_answers_with_and_without_a_running_process() {
     let copying = p.status();
     assert_eq!((&copying["phase"], &copying["fence"]), (&json!("snapshot"), &Value::Null));
     assert_eq!(copying["tables"][0]["version"], Value::Null);
+    // Another process sees what is to be done, and since when the source keeps dead rows.
+    assert_eq!(
+        (&copying["tables"][0]["chunks_copied"], &copying["tables"][0]["chunks"]),
+        (&json!(0), &json!(1))
+    );
+    assert_eq!(
+        (&copying["boundary"]["number"], &copying["boundary"]["base"]),
+        (&json!(1), &copying["base"])
+    );
+    assert!(copying["boundary"]["age_seconds"].is_u64(), "{copying:#}");
     boundary.release();
     wait_until("the stream", PATIENCE, || {
         assert!(!running.has_ended(), "{}", running.output());

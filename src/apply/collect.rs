@@ -4,7 +4,7 @@
 //! commit is not below what its table already shows; a change of a table that is not replicated
 //! costs nothing; after a batch that ends at `applied`, every commit below `applied` was seen.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::apply::part::{BatchEnd, Change, Layout, Old, Op, Part, TablePart, Transaction};
@@ -36,6 +36,16 @@ struct Known {
     skip_below: Lsn,
 }
 
+/// What is known of a relation's columns in the stream.
+enum Seen {
+    /// It is not replicated.
+    Other,
+    /// They are the plan's.
+    Fits { layout: Arc<Layout>, table: usize, skip_below: Lsn },
+    /// They are not: no change that counts can be taken.
+    Changed { what: String, table: usize, skip_below: Lsn },
+}
+
 struct Open {
     transaction: Transaction,
     seq: u64,
@@ -59,7 +69,7 @@ pub enum Step {
 /// Collects changes until the caller cuts the batch.
 pub struct Collector {
     tables: HashMap<u32, Known>,
-    layouts: HashMap<u32, Option<(Arc<Layout>, usize, Lsn)>>,
+    layouts: HashMap<u32, Seen>,
     places: HashMap<usize, usize>,
     part: Part,
     open: Option<Open>,
@@ -69,6 +79,10 @@ pub struct Collector {
     cut_bytes: usize,
     applied: Lsn,
     source_time_us: Option<i64>,
+    /// No part holds changes from both sides of one of these.
+    cuts: Vec<Lsn>,
+    /// Tables whose columns changed, if that is not the end of all.
+    given_up: Option<BTreeMap<usize, String>>,
 }
 
 impl Collector {
@@ -92,7 +106,22 @@ impl Collector {
             cut_bytes: 0,
             applied: from,
             source_time_us: None,
+            cuts: Vec::new(),
+            given_up: None,
         }
+    }
+
+    /// For tables that nobody sees yet: no part holds changes from both sides of one of `cuts`, and
+    /// a table whose columns changed is given up, the others go on.
+    pub fn unpublished(mut self, cuts: Vec<Lsn>) -> Self {
+        self.cuts = cuts;
+        self.given_up = Some(BTreeMap::new());
+        self
+    }
+
+    /// The tables that were given up, and why.
+    pub fn given_up(self) -> BTreeMap<usize, String> {
+        self.given_up.unwrap_or_default()
     }
 
     /// Takes one message of the stream.
@@ -118,7 +147,9 @@ impl Collector {
                     seq: 0,
                     in_part: None,
                 });
-                Ok(Step::Continue)
+                let last = self.part.transactions.last().map(|last| last.commit_lsn);
+                let crosses = |last| self.cuts.iter().any(|cut| last < *cut && final_lsn >= *cut);
+                Ok(if last.is_some_and(crosses) { Step::PartFull } else { Step::Continue })
             }
             Message::Commit { commit_lsn, end_lsn, .. } => {
                 let open = self.open.take().ok_or_else(|| out_of_place("COMMIT without BEGIN"))?;
@@ -219,22 +250,39 @@ impl Collector {
 
     fn relation(&mut self, relation: &Relation) -> Result<Step> {
         let Some(known) = self.tables.get(&relation.oid) else {
-            self.layouts.insert(relation.oid, None);
+            self.layouts.insert(relation.oid, Seen::Other);
             return Ok(Step::Continue);
         };
-        let layout = Arc::new(layout(&known.plan, relation)?);
-        let unchanged = self
-            .layouts
-            .get(&relation.oid)
-            .and_then(Option::as_ref)
-            .is_some_and(|(old, _, _)| *old == layout);
-        if unchanged {
+        let (table, skip_below) = (known.table, known.skip_below);
+        let seen = match layout(&known.plan, relation) {
+            Ok(layout) => Seen::Fits { layout: Arc::new(layout), table, skip_below },
+            // An error only once a change of it counts: what is below the base is skipped.
+            Err(what) => Seen::Changed { what, table, skip_below },
+        };
+        if let (Some(Seen::Fits { layout: old, .. }), Seen::Fits { layout, .. }) =
+            (self.layouts.get(&relation.oid), &seen)
+            && old == layout
+        {
             return Ok(Step::Continue);
         }
-        self.layouts.insert(relation.oid, Some((layout, known.table, known.skip_below)));
+        self.layouts.insert(relation.oid, seen);
         // Tuples kept so far have the columns of the old layout: the next one opens a part of its own.
-        self.places.remove(&known.table);
+        self.places.remove(&table);
         Ok(Step::Continue)
+    }
+
+    /// A change of a table whose columns are no longer the plan's.
+    fn changed(&mut self, rel: u32, table: usize, what: String) -> Result<Step> {
+        let name = self.tables.get(&rel).map(|known| known.plan.to_string()).unwrap_or_default();
+        if let Some(given_up) = &mut self.given_up {
+            given_up.entry(table).or_insert(what);
+            self.layouts.insert(rel, Seen::Other);
+            return Ok(Step::Continue);
+        }
+        Err(Error::failed(format!("{name}: its columns changed at the source: {what}")).next(
+            "what was committed before the change is in the lake; following a schema change is not \
+             built yet: start a new generation with `tidegate run --resnapshot`",
+        ))
     }
 
     fn change(
@@ -248,12 +296,16 @@ impl Collector {
             self.open.as_mut().ok_or_else(|| out_of_place("a change outside a transaction"))?;
         open.seq += 1;
         let (layout, table) = match self.layouts.get(&rel) {
-            Some(None) => return Ok(Step::Continue),
-            Some(Some((layout, table, skip_below))) => {
-                if !rules::applies(*skip_below, *skip_below, open.transaction.commit_lsn) {
-                    return Ok(Step::Continue);
-                }
-                (layout, *table)
+            Some(Seen::Other) => return Ok(Step::Continue),
+            Some(Seen::Fits { skip_below, .. } | Seen::Changed { skip_below, .. })
+                if !rules::applies(*skip_below, *skip_below, open.transaction.commit_lsn) =>
+            {
+                return Ok(Step::Continue);
+            }
+            Some(Seen::Fits { layout, table, .. }) => (layout, *table),
+            Some(Seen::Changed { what, table, .. }) => {
+                let (what, table) = (what.clone(), *table);
+                return self.changed(rel, table, what);
             }
             None if !self.tables.contains_key(&rel) => return Ok(Step::Continue),
             None => return Err(out_of_place("a change of a table before its columns were named")),
@@ -293,13 +345,7 @@ impl Collector {
 }
 
 /// Maps the stream's columns to the plan's, or says what changed.
-fn layout(plan: &TablePlan, relation: &Relation) -> Result<Layout> {
-    let changed = |what: String| {
-        Error::failed(format!("{plan}: its columns changed at the source: {what}")).next(
-            "what was committed before the change is in the lake; following a schema change is not \
-             built yet: start a new generation with `tidegate run --resnapshot`",
-        )
-    };
+fn layout(plan: &TablePlan, relation: &Relation) -> Result<Layout, String> {
     let mut seen = vec![false; plan.columns.len()];
     let mut columns = Vec::with_capacity(relation.columns.len());
     for column in &relation.columns {
@@ -308,14 +354,14 @@ fn layout(plan: &TablePlan, relation: &Relation) -> Result<Layout> {
             continue;
         }
         let Some(place) = plan.columns.iter().position(|known| known.name == column.name) else {
-            return Err(changed(format!("column {:?} is new", column.name)));
+            return Err(format!("column {:?} is new", column.name));
         };
         let Some(known) = plan.columns.get(place) else { continue };
         if known.type_oid != column.type_oid || known.typmod != column.typmod {
-            return Err(changed(format!(
+            return Err(format!(
                 "the type of column {:?} is no longer {}",
                 column.name, known.type_name
-            )));
+            ));
         }
         if let Some(seen) = seen.get_mut(place) {
             *seen = true;
@@ -323,7 +369,7 @@ fn layout(plan: &TablePlan, relation: &Relation) -> Result<Layout> {
         columns.push(Some(place));
     }
     if let Some((gone, _)) = plan.columns.iter().zip(&seen).find(|(_, seen)| !**seen) {
-        return Err(changed(format!("column {:?} is gone or no longer published", gone.name)));
+        return Err(format!("column {:?} is gone or no longer published", gone.name));
     }
     Ok(Layout { columns })
 }
@@ -479,12 +525,68 @@ mod tests {
         assert_eq!((part.changes(), part.tables[0].changes[0].seq), (1, 10_001));
     }
 
+    const CHANGED: [&[(&str, u32)]; 4] =
+        [&[("id", 20)], &[("id", 23), ("new", 23)], &[("other", 23)], &[]];
+
     #[test]
     fn changed_columns_stop_the_table_in_words() {
-        for columns in [&[("id", 20)][..], &[("id", 23), ("new", 23)], &[("other", 23)], &[]] {
-            let error = collector(None).message(relation(TABLE, columns)).unwrap_err();
+        for columns in CHANGED {
+            let mut collector = collector(None);
+            collector.message(relation(TABLE, columns)).unwrap();
+            collector.message(begin(150)).unwrap();
+            let error = collector.message(insert(TABLE)).unwrap_err();
             assert!(error.to_string().contains("public.t"), "{error}");
             assert!(error.next_step().is_some());
         }
+    }
+
+    #[test]
+    fn columns_that_changed_below_the_base_and_back_again_are_no_error() {
+        let mut collector = collector(None);
+        collector.message(relation(TABLE, CHANGED[1])).unwrap();
+        collector.message(begin(149)).unwrap();
+        collector.message(insert(TABLE)).unwrap();
+        collector.message(commit(149)).unwrap();
+        collector.message(relation(TABLE, &[("id", 23)])).unwrap();
+        collector.message(begin(150)).unwrap();
+        collector.message(insert(TABLE)).unwrap();
+        collector.message(commit(150)).unwrap();
+        assert_eq!(collector.end_batch(None).unwrap().changes(), 1);
+    }
+
+    #[test]
+    fn an_unpublished_table_with_changed_columns_is_given_up_alone() {
+        let mut collector = collector(None).unpublished(Vec::new());
+        collector.message(relation(TABLE, CHANGED[1])).unwrap();
+        collector.message(begin(150)).unwrap();
+        collector.message(insert(TABLE)).unwrap();
+        collector.message(insert(TABLE)).unwrap();
+        collector.message(commit(150)).unwrap();
+        assert_eq!(collector.end_batch(None).unwrap().changes(), 0);
+        assert!(collector.given_up()[&0].contains("new"));
+    }
+
+    #[test]
+    fn no_part_has_changes_from_both_sides_of_a_base() {
+        let cuts = vec![Lsn::new(160), Lsn::new(170)];
+        let mut collector = collector(None).unpublished(cuts);
+        let (mut parts, mut full) = (Vec::new(), false);
+        for lsn in [155, 159, 160, 169, 180, 190] {
+            if let Step::PartFull = collector.message(begin(lsn)).unwrap() {
+                parts.push(collector.cut_part());
+                full = true;
+            }
+            collector.message(insert(TABLE)).unwrap();
+            collector.message(commit(lsn)).unwrap();
+        }
+        parts.push(collector.end_batch(None).unwrap());
+        let lsns = |part: &Part| -> Vec<u64> {
+            part.transactions.iter().map(|t| t.commit_lsn.bytes()).collect()
+        };
+        assert!(full);
+        assert_eq!(
+            parts.iter().map(lsns).collect::<Vec<_>>(),
+            [vec![155, 159], vec![160, 169], vec![180, 190]]
+        );
     }
 }

@@ -7,6 +7,7 @@
 //! Data goes one way. `collect` and `net` are pure; `table` stages a batch and commits it whole.
 
 pub mod collect;
+pub mod join;
 pub mod keys;
 pub mod net;
 pub mod part;

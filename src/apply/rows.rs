@@ -63,6 +63,7 @@ impl Rows<'_> {
                             fetched.append(&mut builder, column, at)?;
                             continue;
                         }
+                        Source::Nowhere => return Err(broken("a row without location")),
                     }
                 }
                 match datum {
@@ -81,6 +82,24 @@ impl Rows<'_> {
             builder.end_row(transaction.commit_lsn, change.seq, op, committed_at);
         }
         builder.finish()
+    }
+
+    /// Whether a value of the row that change `index` makes is nowhere to be found: the stream left
+    /// it out, and the row it was in is none that the lake has.
+    ///
+    /// # Errors
+    /// A tuple that can't be read.
+    pub fn lacks_value(&self, index: u32) -> Result<bool> {
+        let Some(new) = self.change(index)?.new else { return Ok(false) };
+        let tuple = Tuple::parse(self.part.tuple(new))?;
+        for (datum, place) in tuple.iter().zip(&self.part.layout.columns) {
+            if let (Datum::Unchanged, Some(column)) = (datum?, *place)
+                && matches!(self.unchanged(index, column)?, Source::Nowhere)
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Reads from the lake what neither the part's tuples nor old tuples have.
@@ -158,7 +177,7 @@ impl Rows<'_> {
                 Some(Previous::Change(earlier)) if *earlier < index => index = *earlier,
                 Some(Previous::Before(key)) => {
                     let at = self.before.get(*key as usize).copied().flatten();
-                    return Ok(Source::At(at.ok_or_else(|| broken("a row without location"))?));
+                    return Ok(at.map_or(Source::Nowhere, Source::At));
                 }
                 _ => {
                     return Err(broken("an unchanged value of a row that was not there")
@@ -193,6 +212,7 @@ impl Fetched {
 enum Source<'a> {
     Sent(Datum<'a>),
     At(Location),
+    Nowhere,
 }
 
 /// Column `place` of a kept tuple.

@@ -10,6 +10,7 @@ use arrow::array::{RecordBatch, StringBuilder};
 use arrow::datatypes::SchemaRef;
 use roaring::RoaringBitmap;
 
+use crate::apply::join::{Join, KeyColumns};
 use crate::apply::keys::{KeyEncoder, Keys};
 use crate::apply::net::{self, KeyedChange, Net};
 use crate::apply::part::{BatchEnd, Change, Old, Op, TablePart, Transaction};
@@ -26,19 +27,19 @@ use crate::source::types::ColumnBuilder;
 const ROWS_PER_BATCH: usize = 16_384;
 
 /// A data file that this batch has written and no version names yet.
-struct StagedFile {
-    no: u32,
-    file: NewFile,
-    masked: RoaringBitmap,
+pub(super) struct StagedFile {
+    pub(super) no: u32,
+    pub(super) file: NewFile,
+    pub(super) masked: RoaringBitmap,
 }
 
 /// What the batch in progress will do.
 #[derive(Default)]
-struct Stage {
-    files: Vec<StagedFile>,
+pub(super) struct Stage {
+    pub(super) files: Vec<StagedFile>,
     masks: BTreeMap<u32, RoaringBitmap>,
     remove_all: bool,
-    inserted: u64,
+    pub(super) inserted: u64,
     deleted: u64,
 }
 
@@ -50,13 +51,15 @@ impl Stage {
 
 /// One table being brought forward.
 pub struct TableApplier {
-    plan: Arc<TablePlan>,
+    pub(super) plan: Arc<TablePlan>,
     lake: Lake,
     runtime: tokio::runtime::Handle,
     table: LakeTable,
-    keys: Option<KeyEncoder>,
-    index: Option<Locations>,
-    stage: Stage,
+    pub(super) keys: Option<KeyEncoder>,
+    pub(super) index: Option<Locations>,
+    pub(super) stage: Stage,
+    /// Set while rows of several bases are brought to one position, before publication.
+    pub(super) join: Option<Join>,
     file_options: FileOptions,
     pipeline: String,
 }
@@ -81,6 +84,7 @@ impl TableApplier {
             keys,
             index,
             stage: Stage::default(),
+            join: None,
             pipeline: pipeline.to_owned(),
         })
     }
@@ -88,6 +92,26 @@ impl TableApplier {
     /// The lake table at its last committed version.
     pub fn table(&self) -> &LakeTable {
         &self.table
+    }
+
+    /// As [`TableApplier::table`], to take a file number.
+    pub fn table_mut(&mut self) -> &mut LakeTable {
+        &mut self.table
+    }
+
+    /// The table's plan.
+    pub fn plan(&self) -> &Arc<TablePlan> {
+        &self.plan
+    }
+
+    /// Encodes keys; none for a table whose rows are never looked up.
+    pub fn key_encoder(&self) -> Option<&KeyEncoder> {
+        self.keys.as_ref()
+    }
+
+    /// The table and its index. What is staged is lost.
+    pub fn into_parts(self) -> (LakeTable, Option<Locations>) {
+        (self.table, self.index)
     }
 
     /// Stages the changes of a part. Blocking.
@@ -104,7 +128,7 @@ impl TableApplier {
     }
 
     fn stage_part(&mut self, part: &TablePart, transactions: &[Transaction]) -> Result<()> {
-        let (keys, keyed) = self.key_changes(part)?;
+        let (keys, keyed, columns) = self.key_changes(part)?;
         let net = match &self.plan.identity {
             RowIdentity::Key(_) => net::by_key(keyed.iter().copied(), |i| keys.get(i as usize))?,
             RowIdentity::WholeRow => net::by_row(
@@ -116,14 +140,20 @@ impl TableApplier {
         if net.truncated {
             self.truncate();
         }
+        if let Some(mut join) = self.join.take() {
+            let staged = self.stage_joined(&mut join, part, transactions, net, &keys, &columns);
+            self.join = Some(join);
+            return staged;
+        }
         let before = self.mask(&net, &keys)?;
         self.write(part, transactions, &net, &keys, &before)
     }
 
     /// Decodes the keys of all changes: key `i` of change `n` by the indices in its [`KeyedChange`].
-    fn key_changes(&self, part: &TablePart) -> Result<(Keys, Vec<KeyedChange>)> {
+    /// Also the columns they are made of.
+    fn key_changes(&self, part: &TablePart) -> Result<(Keys, Vec<KeyedChange>, KeyColumns)> {
         let Some(encoder) = &self.keys else {
-            return Ok((Keys::Digests(Vec::new()), Vec::new()));
+            return Ok((Keys::Digests(Vec::new()), Vec::new(), Vec::new()));
         };
         let columns = encoder.columns();
         let mut place_of = vec![None; self.plan.columns.len()];
@@ -162,7 +192,7 @@ impl TableApplier {
             let texts = column.texts.as_mut().map(StringBuilder::finish);
             arrays.push((column.values.finish()?, texts));
         }
-        Ok((encoder.encode(arrays)?, keyed))
+        Ok((encoder.encode(arrays.clone())?, keyed, arrays))
     }
 
     fn truncate(&mut self) {
@@ -179,7 +209,7 @@ impl TableApplier {
     }
 
     /// Whether the row at `location` shows, with what is staged.
-    fn is_live(&self, location: Location) -> bool {
+    pub(super) fn is_live(&self, location: Location) -> bool {
         if let Some(staged) = self.stage.files.iter().find(|f| f.no == location.file) {
             return u64::from(location.row) < staged.file.rows
                 && !staged.masked.contains(location.row);
@@ -200,12 +230,6 @@ impl TableApplier {
         keys.sort(&mut wanted, |(key, _)| *key, Ord::cmp);
         let index = self.index.as_ref().ok_or_else(|| Error::failed("no location index"))?;
         let mut masked: Vec<Location> = Vec::with_capacity(wanted.len());
-        let not_there = |n: u32, found: usize| {
-            Error::failed(format!(
-                "a change names a row that the lake does not have ({found} of {n} found)"
-            ))
-            .next("run `tidegate verify`; if it finds differences, start a new generation with `tidegate run --resnapshot`")
-        };
         if self.plan.identity == RowIdentity::WholeRow {
             let mut found = Vec::new();
             for (key, n) in &wanted {
@@ -232,6 +256,12 @@ impl TableApplier {
                 masked.push(location);
             }
         }
+        self.mask_locations(masked);
+        Ok(before)
+    }
+
+    /// Masks live rows, each once.
+    pub(super) fn mask_locations(&mut self, mut masked: Vec<Location>) {
         self.stage.deleted += masked.len() as u64;
         // By file and row, so that each bitmap is met once and grows at its end.
         masked.sort_unstable_by_key(|location| (location.file, location.row));
@@ -243,10 +273,9 @@ impl TableApplier {
                 None => *self.stage.masks.entry(file).or_default() |= rows,
             }
         }
-        Ok(before)
     }
 
-    fn write(
+    pub(super) fn write(
         &mut self,
         part: &TablePart,
         transactions: &[Transaction],
@@ -373,6 +402,14 @@ impl TableApplier {
     pub fn flush_index(&mut self) -> Result<()> {
         self.index.as_mut().map_or(Ok(()), Locations::flush)
     }
+}
+
+/// The error of a change whose row is not where every row should be.
+pub(super) fn not_there(n: u32, found: usize) -> Error {
+    Error::failed(format!(
+        "a change names a row that the lake does not have ({found} of {n} found)"
+    ))
+    .next("run `tidegate verify`; if it finds differences, start a new generation with `tidegate run --resnapshot`")
 }
 
 struct FetchFromLake<'a> {

@@ -1,12 +1,12 @@
 //! One function per command: here the command line meets the protocol.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::args::{Engine, Until};
 use super::confirm::confirm;
 use super::output::{
-    SlotStatus, SpoolStatus, StatusOutput, TableStatus, VersionOutput, print, print_json,
+    BoundaryStatus, SlotStatus, SpoolStatus, StatusOutput, TableStatus, VersionOutput, print,
+    print_json,
 };
 use super::text::{self, Style};
 use super::views::{self, TableView};
@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::error::{Error, Kind, Result};
 use crate::handoff::run::{self as pipeline, teardown as tear_down};
 use crate::handoff::session::{belongs_to, connect_options};
-use crate::handoff::snapshot::CHUNK_EVENT;
+use crate::handoff::snapshot::of_table;
 use crate::handoff::{guard, rules, spool};
 use crate::lake::{self, Lake, LakeTable, Ledger};
 use crate::observe::stop::StopSignal;
@@ -29,7 +29,11 @@ pub async fn run(config: Config, until: Until, resnapshot: bool, stop: StopSigna
         Until::Lsn(lsn) => pipeline::Until::Lsn(lsn),
     };
     let fence = pipeline::run(&config, until, resnapshot, &stop).await?;
-    tracing::info!(%fence, "stopped; the next run goes on from here");
+    if fence == Lsn::ZERO {
+        tracing::info!("stopped before the snapshot was published; the next run goes on with it");
+    } else {
+        tracing::info!(%fence, "stopped; the next run goes on from here");
+    }
     Ok(())
 }
 
@@ -69,17 +73,15 @@ pub async fn check(config: Config, json: bool) -> Result<()> {
 pub async fn status(config: Config, json: bool) -> Result<()> {
     let (lake, ledger) = open_ledger(&config).await?.ok_or_else(|| no_pipeline(&config))?;
     let state = ledger.state();
-    let mut copied: BTreeMap<String, u64> = BTreeMap::new();
-    for event in ledger.read_events(Some(&state.run), Some(CHUNK_EVENT)).await? {
-        *copied.entry(event.table).or_default() += event.rows.unwrap_or(0).max(0) as u64;
-    }
+    let events = ledger.read_events(Some(&state.run), None).await?;
     let fence = ledger.fence().map(|fence| fence.lsn);
     let mut tables = Vec::with_capacity(state.tables.len());
     for recorded in &state.tables {
-        let name = format!("{}.{}", recorded.schema, recorded.name);
         let open = LakeTable::open(&lake, &recorded.folder).await?;
         let checkpoint = open.as_ref().map(LakeTable::checkpoint);
+        let copied = of_table(&events, recorded)?.chunks;
         tables.push(TableStatus {
+            table: format!("{}.{}", recorded.schema, recorded.name),
             phase: match checkpoint {
                 Some(_) => "live".to_owned(),
                 None => state.phase.as_str().to_owned(),
@@ -87,9 +89,11 @@ pub async fn status(config: Config, json: bool) -> Result<()> {
             version: open.as_ref().map(LakeTable::version),
             base: checkpoint.map(|c| c.base),
             applied: checkpoint.map(|c| fence.map_or(c.applied, |fence| c.applied.max(fence))),
-            rows_copied: copied.get(&name).copied().unwrap_or(0),
+            rows_copied: copied.iter().map(|chunk| chunk.rows).sum(),
+            bytes_copied: copied.iter().map(|chunk| chunk.bytes).sum(),
+            chunks_copied: copied.len() as u64,
+            chunks: recorded.chunks,
             rows_estimated: recorded.rows_estimated,
-            table: name,
         });
     }
     let slot = match config.source() {
@@ -106,7 +110,10 @@ pub async fn status(config: Config, json: bool) -> Result<()> {
         pipeline: state.pipeline.clone(),
         generation: state.generation,
         phase: state.phase.as_str().to_owned(),
+        run: state.run.clone(),
+        failure: state.failure.clone(),
         base: state.base,
+        boundary: boundary_status(state),
         fence,
         tables,
         slot: slot.zip(outlook).map(|(slot, outlook)| SlotStatus {
@@ -127,6 +134,20 @@ pub async fn status(config: Config, json: bool) -> Result<()> {
         }),
     };
     if json { print_json(&status) } else { print(&text::status(&status, Style::detect())) }
+}
+
+/// The latest snapshot of a run that has not published.
+fn boundary_status(state: &lake::PipelineState) -> Option<BoundaryStatus> {
+    let boundary = state.boundary.as_ref().filter(|_| state.phase != lake::Phase::Live)?;
+    let made = chrono::DateTime::parse_from_rfc3339(&boundary.at).ok();
+    let age = made.map(|made| (chrono::Utc::now() - made.to_utc()).num_seconds().max(0) as u64);
+    Some(BoundaryStatus {
+        number: boundary.number,
+        base: boundary.base,
+        snapshot: boundary.snapshot.clone(),
+        made_at: boundary.at.clone(),
+        age_seconds: age.filter(|_| boundary.held),
+    })
 }
 
 /// Lists the versions of `table` (`schema.table`).

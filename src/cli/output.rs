@@ -20,8 +20,15 @@ pub struct StatusOutput {
     pub generation: u64,
     /// What the pipeline is doing or was doing when it stopped.
     pub phase: String,
-    /// The position of the snapshot; null before there is one.
+    /// The snapshot run in progress, or the last one.
+    pub run: String,
+    /// Why the snapshot was given up, and what to do; null unless the phase is `failed`.
+    pub failure: Option<String>,
+    /// The position of the snapshot, of the first one where a run has several; null before there
+    /// is one.
     pub base: Option<Lsn>,
+    /// The latest snapshot of a run that copies; null once it has published.
+    pub boundary: Option<BoundaryStatus>,
     /// The position all tables have reached; null before the handoff.
     pub fence: Option<Lsn>,
     /// One entry per table.
@@ -32,12 +39,28 @@ pub struct StatusOutput {
     pub spool: Option<SpoolStatus>,
 }
 
+/// A snapshot from which tables are copied.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct BoundaryStatus {
+    /// Its number in the run, from 1.
+    pub number: u32,
+    /// The position it shows.
+    pub base: Lsn,
+    /// Its name at the source.
+    pub snapshot: String,
+    /// When it was made (RFC 3339).
+    pub made_at: String,
+    /// How long the run has held it, in seconds: so long the source could not clear away rows that
+    /// died. Null once it was let go. A run that was killed holds nothing.
+    pub age_seconds: Option<u64>,
+}
+
 /// How far one table is.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct TableStatus {
     /// `schema.table`.
     pub table: String,
-    /// What the table is in.
+    /// What the table is in: `snapshot`, `drain`, `publish`, `live` or `failed`.
     pub phase: String,
     /// Its latest Delta version; null before the handoff.
     pub version: Option<u64>,
@@ -47,6 +70,12 @@ pub struct TableStatus {
     pub applied: Option<Lsn>,
     /// Rows copied by the snapshot so far.
     pub rows_copied: u64,
+    /// Bytes of the data files that hold them.
+    pub bytes_copied: u64,
+    /// Chunks copied so far.
+    pub chunks_copied: u64,
+    /// All chunks, as planned at the latest snapshot; null before.
+    pub chunks: Option<u64>,
     /// PostgreSQL's estimate of the table's rows; null where it has none.
     pub rows_estimated: Option<u64>,
 }
@@ -268,6 +297,9 @@ mod tests {
             pipeline: "p".into(),
             generation: 1,
             phase: "live".into(),
+            run: "r1".into(),
+            failure: None,
+            boundary: None,
             base: Some(Lsn::new(16)),
             fence: None,
             tables: vec![TableStatus {
@@ -276,6 +308,9 @@ mod tests {
                 version: Some(0),
                 base: None,
                 applied: None,
+                bytes_copied: 0,
+                chunks_copied: 0,
+                chunks: None,
                 rows_copied: 1,
                 rows_estimated: None,
             }],
@@ -285,9 +320,11 @@ mod tests {
         assert_eq!(
             serde_json::to_value(&status).unwrap(),
             serde_json::json!({
-                "pipeline": "p", "generation": 1, "phase": "live", "base": "0/10", "fence": null,
+                "pipeline": "p", "generation": 1, "phase": "live", "run": "r1", "failure": null,
+                "base": "0/10", "boundary": null, "fence": null,
                 "tables": [{"table": "a.b", "phase": "live", "version": 0, "base": null, "applied": null,
-                            "rows_copied": 1, "rows_estimated": null}],
+                            "rows_copied": 1, "bytes_copied": 0, "chunks_copied": 0, "chunks": null,
+                            "rows_estimated": null}],
                 "slot": null,
             })
         );

@@ -1,6 +1,7 @@
 //! What commands answer to people: the same figures as in JSON, aligned, in human units.
 
 use std::io;
+use std::time::Duration;
 
 use super::output::{DifferenceKind, StatusOutput, VerifyOutput, VersionOutput};
 use super::table::{Cell, Side, Table};
@@ -56,6 +57,20 @@ pub fn status(status: &StatusOutput, style: Style) -> String {
         or_dash(status.base),
         or_dash(status.fence),
     );
+    if let Some(failure) = &status.failure {
+        out.push_str(&style.paint(RED, &format!("failed: {failure}")));
+        out.push('\n');
+    }
+    if let Some(boundary) = &status.boundary {
+        let age = match boundary.age_seconds {
+            Some(age) => format!("held for {}", human::duration(Duration::from_secs(age))),
+            None => "let go".to_owned(),
+        };
+        out.push_str(&format!(
+            "run {}  snapshot {} {} at {}  {age}\n",
+            status.run, boundary.number, boundary.snapshot, boundary.base
+        ));
+    }
     match &status.slot {
         None => out.push_str("slot: not known (the source was not asked, or has no such slot)\n"),
         Some(slot) => {
@@ -97,8 +112,10 @@ pub fn status(status: &StatusOutput, style: Style) -> String {
         ("version", Side::Right),
         ("base", Side::Left),
         ("applied", Side::Left),
+        ("chunks", Side::Right),
         ("copied", Side::Right),
         ("estimated", Side::Right),
+        ("bytes", Side::Right),
     ]);
     for t in &status.tables {
         table.row(vec![
@@ -107,8 +124,14 @@ pub fn status(status: &StatusOutput, style: Style) -> String {
             or_dash(t.version).into(),
             or_dash(t.base).into(),
             or_dash(t.applied).into(),
+            match t.chunks {
+                Some(chunks) => format!("{}/{chunks}", t.chunks_copied),
+                None => t.chunks_copied.to_string(),
+            }
+            .into(),
             human::count(t.rows_copied).into(),
             counts(t.rows_estimated).into(),
+            human::bytes(t.bytes_copied).into(),
         ]);
     }
     out.push('\n');
@@ -232,7 +255,9 @@ fn shorten(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::output::{SlotStatus, TableStatus, VerifySample, VerifyTable};
+    use super::super::output::{
+        BoundaryStatus, SlotStatus, TableStatus, VerifySample, VerifyTable,
+    };
     use super::*;
 
     #[test]
@@ -240,8 +265,17 @@ mod tests {
         let output = StatusOutput {
             pipeline: "shop".into(),
             generation: 1,
-            phase: "live".into(),
+            phase: "snapshot".into(),
+            run: "r1".into(),
+            failure: None,
             base: Some(Lsn::new(0x0151_94F8)),
+            boundary: Some(BoundaryStatus {
+                number: 2,
+                base: Lsn::new(0x0151_94F8),
+                snapshot: "00000004-00000012-1".into(),
+                made_at: "2025-01-01T00:00:00Z".into(),
+                age_seconds: Some(75),
+            }),
             fence: Some(Lsn::new(0x1_0000_0000)),
             tables: vec![TableStatus {
                 table: "public.orders".into(),
@@ -250,6 +284,9 @@ mod tests {
                 base: Some(Lsn::new(0x0151_94F8)),
                 applied: Some(Lsn::new(0x1_0000_0000)),
                 rows_copied: 1_234_567,
+                bytes_copied: 5 << 20,
+                chunks_copied: 3,
+                chunks: Some(12),
                 rows_estimated: None,
             }],
             slot: Some(SlotStatus {
@@ -266,12 +303,13 @@ mod tests {
         };
         assert_eq!(
             status(&output, Style::plain()),
-            "pipeline shop  generation 1  live\n\
+            "pipeline shop  generation 1  snapshot\n\
              base 0/15194F8  fence 1/0\n\
+             run r1  snapshot 2 00000004-00000012-1 at 0/15194F8  held for 1m15s\n\
              slot shop  not in use  confirmed 1/0  WAL retained 3.0 MiB  reserved  lost after 0 B more\n\
              \n\
-             table          phase  version  base       applied     copied  estimated\n\
-             public.orders  live         7  0/15194F8  1/0      1,234,567          -\n"
+             table          phase  version  base       applied  chunks     copied  estimated    bytes\n\
+             public.orders  live         7  0/15194F8  1/0        3/12  1,234,567          -  5.0 MiB\n"
         );
         assert!(status(&output, Style { colour: true }).contains("\x1b[32mlive\x1b[0m"));
     }

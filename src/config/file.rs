@@ -79,6 +79,14 @@ pub struct Handoff {
     /// Compare the rows copied with a count of the table in the same snapshot before publishing.
     /// Costs a second read of the table on the source. Default: true.
     pub validate_count: bool,
+    /// How long one snapshot is held while tables are copied. The source can't clear away rows that
+    /// died since it was made, so after this time the chunks in hand are ended, the snapshot is let
+    /// go, and copying goes on at a new one; what changed in between is read from the WAL that the
+    /// slot keeps. Tables without a key can't be split: once begun they are copied to their end.
+    /// 1 s or more; 0 is no limit. Default: 4h.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::DurationText")]
+    pub max_snapshot_age: Duration,
     /// Where the changes wait while a snapshot is copied: `slot`, in the source's WAL, or `spool`,
     /// in files in the lake, so that the WAL kept on the source stays small however long the copy
     /// takes. Default: slot.
@@ -145,6 +153,7 @@ impl Default for Handoff {
             on_wal_limit: OnWalLimit::Warn,
             spool_segment_bytes: 32 << 20,
             spool_interval: Duration::from_secs(5),
+            max_snapshot_age: Duration::from_secs(4 * 3600),
         }
     }
 }
@@ -220,6 +229,12 @@ pub struct Limits {
     #[serde(with = "units::bytes")]
     #[schemars(with = "units::BytesText")]
     pub spool_bytes: u64,
+    /// Memory for keys of rows that moved between two snapshots of one copy, and whose large values
+    /// the WAL left out: they are read again before the table is published. Beyond it the table is
+    /// copied again at one snapshot. At least 1 MiB. Default: 64 MiB.
+    #[serde(with = "units::bytes")]
+    #[schemars(with = "units::BytesText")]
+    pub reread_bytes: u64,
     /// How long to wait for a connection to the source, 1 s to 10 min. Default: 10s.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::DurationText")]
@@ -237,6 +252,7 @@ impl Default for Limits {
             memory_bytes: 1 << 30,
             index_memory_bytes: 256 << 20,
             spool_bytes: 256 << 30,
+            reread_bytes: 64 << 20,
             connect_timeout: Duration::from_secs(10),
             retry_for: Duration::from_secs(600),
         }

@@ -4,9 +4,8 @@
 //! write is visible: no version names it. Every chunk is validated before it counts as done: what
 //! was decoded equals what is read back from the finished file, and its keys are not null.
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arrow::array::{Array, AsArray, RecordBatch};
@@ -17,6 +16,7 @@ use crate::apply::table::file_options;
 use crate::error::{Error, Result};
 use crate::failpoint;
 use crate::handoff::plan::Chunk;
+use crate::handoff::queue::{Queue, Task};
 use crate::lake::locations::{Location, Locations, PendingRun, RunBuilder};
 use crate::lake::{DataFileWriter, Lake, NewFile, RowDigest, digest_file};
 use crate::observe::progress::Progress;
@@ -27,7 +27,7 @@ use crate::source::types::RowsBuilder;
 use crate::source::wire::{SessionKind, Wire, sqlstate};
 
 /// Rows decoded at a time.
-const ROWS_PER_BATCH: usize = 16_384;
+pub const ROWS_PER_BATCH: usize = 16_384;
 /// How often a chunk is copied again after a connection was cut.
 const ATTEMPTS: u32 = 4;
 
@@ -53,19 +53,10 @@ pub struct CopyRun {
     pub stop: Arc<AtomicBool>,
 }
 
-/// Work for one worker.
-#[derive(Clone, Debug)]
-pub enum Task {
-    /// Copy a chunk.
-    Copy(Chunk),
-    /// Count a leaf in the same snapshot: table, schema and name.
-    Count(usize, (String, String)),
-}
-
 /// A piece of work done.
 pub enum Done {
     /// A chunk was copied and validated.
-    Copied(CopiedChunk),
+    Copied(Box<CopiedChunk>),
     /// A leaf of this table has so many rows in the snapshot.
     Counted(usize, u64),
 }
@@ -84,24 +75,22 @@ pub struct CopiedChunk {
     pub runs: Vec<PendingRun>,
 }
 
-/// Works off `tasks` with `workers` threads; hands each result to `done`. Blocking.
+/// Works off what `queue` gives out with `workers` threads; hands each result to `done`. Blocking.
 ///
 /// # Errors
-/// The first worker's error; the others stop.
+/// The first worker's error; the others stop, and what they have in hand is lost.
 pub fn run_workers(
     run: &CopyRun,
-    tasks: Vec<Task>,
+    queue: &Queue,
     workers: usize,
     done: &(dyn Fn(Done) -> Result<()> + Sync),
 ) -> Result<()> {
-    let workers = workers.min(tasks.len()).max(1);
-    let queue = Mutex::new(VecDeque::from(tasks));
     let failed = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..workers)
             .map(|_| {
                 scope.spawn(|| {
-                    let result = work(run, &queue, &failed, done);
+                    let result = work(run, queue, &failed, done);
                     if result.is_err() {
                         failed.store(true, Ordering::Relaxed);
                     }
@@ -124,15 +113,12 @@ pub fn run_workers(
 
 fn work(
     run: &CopyRun,
-    queue: &Mutex<VecDeque<Task>>,
+    queue: &Queue,
     failed: &AtomicBool,
     done: &(dyn Fn(Done) -> Result<()> + Sync),
 ) -> Result<()> {
     let mut wire: Option<Wire> = None;
-    loop {
-        let Some(task) = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front() else {
-            return Ok(());
-        };
+    while let Some(task) = queue.take() {
         let mut attempt = 1;
         let result = loop {
             if failed.load(Ordering::Relaxed) || run.stop.load(Ordering::Relaxed) {
@@ -153,6 +139,7 @@ fn work(
         };
         done(result)?;
     }
+    Ok(())
 }
 
 fn attempt_task(run: &CopyRun, wire: &mut Option<Wire>, task: &Task) -> Result<Done> {
@@ -164,7 +151,7 @@ fn attempt_task(run: &CopyRun, wire: &mut Option<Wire>, task: &Task) -> Result<D
         Task::Copy(chunk) => {
             let plan = run.plans.get(chunk.table).ok_or_else(|| Error::failed("no such table"))?;
             copy_chunk(run, wire, plan, chunk)
-                .map(Done::Copied)
+                .map(|copied| Done::Copied(Box::new(copied)))
                 .map_err(|e| e.at(format!("{plan}, chunk {}", chunk.number)))
         }
         Task::Count(table, (schema, name)) => {
@@ -185,12 +172,27 @@ fn attempt_task(run: &CopyRun, wire: &mut Option<Wire>, task: &Task) -> Result<D
 
 /// A connection inside the exported snapshot.
 fn import(run: &CopyRun) -> Result<Wire> {
-    let mut wire = Wire::connect(&run.source, SessionKind::Query)?;
-    wire.simple_query(&format!(
+    inside(&run.source, &run.snapshot)
+}
+
+/// A new connection in a transaction that sees the exported snapshot `name`. Blocking.
+///
+/// # Errors
+/// Transient, too, when the snapshot is gone: another boundary can be made.
+pub fn inside(source: &ConnectOptions, name: &str) -> Result<Wire> {
+    let mut wire = Wire::connect(source, SessionKind::Query)?;
+    let sql = format!(
         "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT {}",
-        quote_literal(&run.snapshot)
-    ))?;
-    Ok(wire)
+        quote_literal(name)
+    );
+    match wire.simple_query(&sql) {
+        Ok(_) => Ok(wire),
+        // Its name is not known (22023, from 16 on 42704), or its exporter is gone (55000).
+        Err(e) if matches!(sqlstate(&e), Some("22023" | "42704" | "55000")) => {
+            Err(Error::transient(format!("the exported snapshot {name} is gone")).because(e))
+        }
+        Err(e) => Err(e),
+    }
 }
 
 fn copy_chunk(
@@ -200,23 +202,13 @@ fn copy_chunk(
     chunk: &Chunk,
 ) -> Result<CopiedChunk> {
     failpoint::at("handoff.chunk.before")?;
-    let columns: Vec<String> = plan.columns.iter().map(|column| column.select_expr()).collect();
     let mut sink = ChunkSink::new(run, plan, chunk)?;
-    let mut copy = wire.copy_out(&chunk.copy_sql(&columns.join(", ")))?;
-    let mut begun = false;
     let mut bytes = 0;
-    while let Some(mut message) = copy.next()? {
-        if !begun {
-            message = after_header(message)?;
-            begun = true;
-        }
-        if message.is_empty() || message == TRAILER {
-            continue;
-        }
-        sink.rows.append_copy_row(message)?;
+    copy_rows(wire, &chunk.copy_sql(&columns(plan)), &mut |row| {
+        sink.rows.append_copy_row(row)?;
         // What the server sent stands for the memory of the batch: a sum over the builder's
         // columns would cost about as much as the row itself.
-        bytes += message.len();
+        bytes += row.len();
         if sink.rows.rows() == ROWS_PER_BATCH || bytes >= MAX_BATCH_BYTES {
             if run.stop.load(Ordering::Relaxed) {
                 return Err(Error::failed("stopped"));
@@ -224,15 +216,45 @@ fn copy_chunk(
             sink.flush()?;
             bytes = 0;
         }
-    }
+        Ok(())
+    })?;
     failpoint::at("handoff.chunk.read")?;
     let copied = sink.finish(chunk)?;
     failpoint::at("handoff.chunk.after")?;
     Ok(copied)
 }
 
+/// What a COPY of the plan's rows selects.
+pub fn columns(plan: &TablePlan) -> String {
+    let columns: Vec<String> = plan.columns.iter().map(|column| column.select_expr()).collect();
+    columns.join(", ")
+}
+
+/// Hands every row of a `COPY … TO STDOUT (FORMAT binary)` to `with`.
+///
+/// # Errors
+/// The server's, a torn stream, or that of `with`.
+pub fn copy_rows(
+    wire: &mut Wire,
+    sql: &str,
+    with: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let mut copy = wire.copy_out(sql)?;
+    let mut begun = false;
+    while let Some(mut message) = copy.next()? {
+        if !begun {
+            message = after_header(message)?;
+            begun = true;
+        }
+        if !message.is_empty() && message != TRAILER {
+            with(message)?;
+        }
+    }
+    Ok(())
+}
+
 /// A batch of wide rows ends early, in bytes that the server sent.
-const MAX_BATCH_BYTES: usize = 16 << 20;
+pub const MAX_BATCH_BYTES: usize = 16 << 20;
 const TRAILER: &[u8] = &[0xff, 0xff];
 const SIGNATURE: &[u8] = b"PGCOPY\n\xff\r\n\0";
 

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use crate::apply::keys::KeyEncoder;
 use crate::apply::plan::{RowIdentity, TablePlan};
 use crate::error::{Error, Result};
-use crate::lake::locations::{Identity, Location, Locations, Options};
+use crate::lake::locations::{Identity, Location, Locations, Options, RunBuilder};
 use crate::lake::{Lake, LakeTable, file_no_of, scan_file};
 use crate::source::types::RowsBuilder;
 
@@ -22,9 +22,9 @@ const FORMAT: u32 = 1;
 
 /// Identity and options of the index of a table whose files are all ours.
 ///
-/// File numbers are the table's for ever, so they identify it together with its folder. Files that
-/// another program wrote (OPTIMIZE) are numbered when they are first seen: see [`open`].
-pub fn settings(plan: &TablePlan, memory_bytes: usize) -> (Identity, Options) {
+/// File numbers are a snapshot run's for ever, so they identify it together with the folder. Files
+/// that another program wrote (OPTIMIZE) are numbered when they are first seen: see [`open`].
+pub fn settings(plan: &TablePlan, run: &str, memory_bytes: usize) -> (Identity, Options) {
     let key = match &plan.identity {
         RowIdentity::Key(key) => key
             .iter()
@@ -37,7 +37,7 @@ pub fn settings(plan: &TablePlan, memory_bytes: usize) -> (Identity, Options) {
     };
     let multi = plan.identity == RowIdentity::WholeRow;
     (
-        Identity { table_id: plan.folder.clone(), key, format: FORMAT },
+        Identity { table_id: format!("{} {run}", plan.folder), key, format: FORMAT },
         Options { memory_bytes, multi },
     )
 }
@@ -55,7 +55,7 @@ pub fn open(
     memory_bytes: usize,
 ) -> Result<Option<Locations>> {
     let Some(encoder) = KeyEncoder::new(plan)? else { return Ok(None) };
-    let (mut identity, options) = settings(plan, memory_bytes);
+    let (mut identity, options) = settings(plan, &table.checkpoint().run, memory_bytes);
     for file in table.files().values().filter(|file| file_no_of(&file.path).is_none()) {
         identity.table_id.push_str(&format!(" {}={}", file.number, file.path));
     }
@@ -105,6 +105,26 @@ pub fn open(
             Ok(Some(index))
         }
     }
+}
+
+/// Reads the keys of live rows in these files of `table` into `builder`. Blocking.
+///
+/// # Errors
+/// The lake or the local disk failing.
+pub fn read_keys(
+    plan: &TablePlan,
+    lake: &Lake,
+    runtime: &Handle,
+    table: &LakeTable,
+    files: &[u32],
+    builder: &mut RunBuilder,
+) -> Result<()> {
+    let Some(encoder) = KeyEncoder::new(plan)? else { return Ok(()) };
+    let reader = KeyReader { plan, lake, runtime, table, encoder: &encoder };
+    for no in files {
+        reader.each(*no, &mut |key, location| builder.push(key, location))?;
+    }
+    Ok(())
 }
 
 /// Reads keys of live rows.

@@ -7,6 +7,7 @@ pub mod follow;
 pub mod guard;
 pub mod index;
 pub mod plan;
+pub mod queue;
 pub mod retain;
 pub mod rules;
 pub mod run;

@@ -16,7 +16,11 @@ pub struct Chunk {
     pub table: usize,
     /// Number of its data file; chunks of a table are numbered one after the other.
     pub number: u32,
-    /// Schema and name of the table or leaf partition.
+    /// Oid of the table or leaf partition.
+    pub leaf_oid: u32,
+    /// The file of its rows.
+    pub relfilenode: u32,
+    /// Its schema and name.
     pub leaf: (String, String),
     /// First page.
     pub from_page: u64,
@@ -66,22 +70,52 @@ pub struct ChunkLimits {
     pub ranges: bool,
 }
 
-/// Cuts the table with these leaves into chunks, numbered from `first`.
-pub fn chunks(leaves: &[Leaf], index: usize, first: u32, limits: ChunkLimits) -> Vec<Chunk> {
+/// Pages from one up to, not with, another; to the open end without it.
+pub type Pages = (u64, Option<u64>);
+
+/// The pages that are in none of `copied`, which do not overlap.
+pub fn gaps(copied: &[Pages]) -> Vec<Pages> {
+    let mut copied = copied.to_vec();
+    copied.sort_unstable_by_key(|(from, _)| *from);
+    let mut gaps = Vec::new();
+    let mut next = 0;
+    for (from, to) in copied {
+        if from > next {
+            gaps.push((next, Some(from)));
+        }
+        match to {
+            Some(to) => next = next.max(to),
+            None => return gaps,
+        }
+    }
+    gaps.push((next, None));
+    gaps
+}
+
+/// Cuts these pages of leaves of a table into chunks, numbered from `first`.
+pub fn chunks(
+    pieces: &[(&Leaf, Pages)],
+    index: usize,
+    first: u32,
+    limits: ChunkLimits,
+) -> Vec<Chunk> {
     let mut chunks = Vec::new();
-    for leaf in leaves {
+    for (leaf, (start, end)) in pieces {
         let step = if limits.ranges { step(leaf, limits) } else { u64::MAX };
-        let mut from = 0u64;
+        let mut from = *start;
         loop {
             let next = from.saturating_add(step);
-            let last = next >= leaf.pages;
+            let last = next >= end.unwrap_or(leaf.pages);
+            let pages = end.unwrap_or(leaf.pages).min(next).saturating_sub(from);
             chunks.push(Chunk {
                 table: index,
-                number: first + chunks.len() as u32,
+                number: first.saturating_add(chunks.len() as u32),
+                leaf_oid: leaf.oid,
+                relfilenode: leaf.relfilenode,
                 leaf: (leaf.schema.clone(), leaf.name.clone()),
                 from_page: from,
-                to_page: (!last).then_some(next),
-                pages: leaf.pages.min(next).saturating_sub(from),
+                to_page: if last { *end } else { Some(next) },
+                pages,
             });
             if last {
                 break;
@@ -130,28 +164,48 @@ mod tests {
     proptest! {
         #[test]
         fn every_page_is_in_exactly_one_chunk_and_the_end_is_open(
-            pages in 0u64..5_000_000, workers in 1usize..9, max in 1u64..(1 << 34), ranges: bool,
+            pages in 0u64..5_000_000, grown in 0u64..1_000_000, workers in 1usize..9,
+            max in 1u64..(1 << 34), ranges: bool, kept: Vec<bool>,
         ) {
             let limits = ChunkLimits { workers, max_bytes: max, min_bytes: 1 << 20, ranges };
             let step = if ranges { step(&leaf(pages), limits) } else { u64::MAX };
-            prop_assume!(pages / step < 100_000);
-            let chunks = chunks(&[leaf(pages)], 3, 7, limits);
-            prop_assert!(ranges || chunks.len() == 1);
-            let mut next = 0;
-            for (number, chunk) in chunks.iter().enumerate() {
-                prop_assert_eq!(chunk.number as usize, 7 + number);
-                prop_assert_eq!(chunk.from_page, next);
-                prop_assert_eq!(chunk.to_page.is_none(), number + 1 == chunks.len());
-                next = chunk.to_page.unwrap_or(u64::MAX);
+            prop_assume!(pages / step < 10_000 && (pages + grown) / step < 10_000);
+            let cut = |leaf: &Leaf, pages: &[Pages], first| {
+                let pieces: Vec<_> = pages.iter().map(|pages| (leaf, *pages)).collect();
+                chunks(&pieces, 3, first, limits)
+            };
+            let first = cut(&leaf(pages), &gaps(&[]), 7);
+            prop_assert!(ranges || first.len() == 1);
+            prop_assert!(first.iter().enumerate().all(|(i, chunk)| chunk.number as usize == 7 + i));
+            // Some of them are kept, the table grows, and what is missing is cut again.
+            let of = |chunk: &Chunk| (chunk.from_page, chunk.to_page);
+            let kept = kept.iter().chain(std::iter::repeat(&false));
+            let mut all: Vec<Pages> =
+                first.iter().zip(kept).filter(|(_, kept)| **kept).map(|(c, _)| of(c)).collect();
+            all.extend(cut(&leaf(pages + grown), &gaps(&all), 99).iter().map(of));
+            all.sort_unstable();
+            let mut next = Some(0);
+            for (from, to) in all {
+                prop_assert_eq!(Some(from), next);
+                next = to;
             }
+            prop_assert_eq!(next, None);
         }
+    }
+
+    #[test]
+    fn what_is_missing_is_found_between_and_behind_what_is_copied() {
+        assert_eq!(gaps(&[]), [(0, None)]);
+        assert_eq!(gaps(&[(0, None)]), []);
+        assert_eq!(gaps(&[(30, None), (10, Some(20))]), [(0, Some(10)), (20, Some(30))]);
+        assert_eq!(gaps(&[(0, Some(10)), (10, Some(12))]), [(12, None)]);
     }
 
     #[test]
     fn a_quoted_name_stays_quoted_in_the_copy() {
         let limits =
             ChunkLimits { workers: 2, max_bytes: 1 << 28, min_bytes: 1 << 24, ranges: true };
-        let chunks = chunks(&[leaf(0)], 0, 0, limits);
+        let chunks = chunks(&[(&leaf(0), (0, None))], 0, 0, limits);
         assert_eq!(
             chunks[0].copy_sql("\"x\""),
             "COPY (SELECT \"x\" FROM ONLY \"public\".\"a\"\"b\") TO STDOUT (FORMAT binary)"

@@ -8,7 +8,7 @@ use crate::handoff::follow::{Target, follow, open_tables, reached};
 use crate::handoff::guard::Guard;
 use crate::handoff::rules::{Refusal, Resume};
 use crate::handoff::session::Session;
-use crate::handoff::snapshot;
+use crate::handoff::snapshot::{self, Taken};
 use crate::lake::Ledger;
 use crate::observe::stop::StopSignal;
 use crate::position::Lsn;
@@ -42,8 +42,10 @@ pub async fn run(
     if resnapshot {
         let mut session = open(config, stop).await?;
         let to = Until::fix(until, &session).await?;
-        snapshot::take(&mut session, stop).await?;
-        return stream(&mut session, to, stop).await;
+        return match snapshot::take(&mut session, stop).await? {
+            Taken::Published => stream(&mut session, to, stop).await,
+            Taken::Stopped => Ok(Lsn::ZERO),
+        };
     }
     let mut target = None;
     let mut wait = FIRST_WAIT;
@@ -51,11 +53,13 @@ pub async fn run(
     let mut owner: Option<String> = None;
     loop {
         let mut fence = Lsn::ZERO;
-        match attempt(config, until, &mut target, &mut owner, stop, &mut fence).await {
+        let mut copied = 0;
+        match attempt(config, until, &mut target, &mut owner, stop, (&mut fence, &mut copied)).await
+        {
             Ok(fence) => return Ok(fence),
             Err(error) if error.is_transient() && !stop.is_set() => {
                 let (since, at) = *trouble.get_or_insert((Instant::now(), fence));
-                if fence > at {
+                if fence > at || copied > 0 {
                     trouble = Some((Instant::now(), fence));
                     wait = FIRST_WAIT;
                 } else if since.elapsed() > config.limits.retry_for {
@@ -93,7 +97,7 @@ async fn attempt(
     target: &mut Option<Target>,
     owner: &mut Option<String>,
     stop: &StopSignal,
-    fence: &mut Lsn,
+    (fence, copied): (&mut Lsn, &mut u64),
 ) -> Result<Lsn> {
     let mut session = open(config, stop).await?;
     if let (Some(ours), Some(ledger)) = (owner.as_deref(), &session.ledger)
@@ -115,6 +119,7 @@ async fn attempt(
         return Err(Error::transient("the server still holds the slot for our lost connection"));
     }
     let result = act(&mut session, resume, to, stop).await;
+    *copied = session.chunks_recorded;
     if let Some(epoch) = session.ledger.as_ref().and_then(Ledger::epoch) {
         *owner = Some(epoch.to_owned());
     }
@@ -127,13 +132,21 @@ async fn act(
     target: Target,
     stop: &StopSignal,
 ) -> Result<Lsn> {
-    match resume {
-        Resume::FreshSnapshot | Resume::RestartSnapshot => snapshot::take(session, stop).await?,
-        Resume::ContinuePublish => snapshot::continue_publishing(session).await?,
-        Resume::Stream { .. } => {}
+    let taken = match resume {
+        Resume::FreshSnapshot => snapshot::take(session, stop).await?,
+        Resume::RestartSnapshot => {
+            tracing::warn!("an earlier snapshot can't be continued; it starts from the beginning");
+            snapshot::take(session, stop).await?
+        }
+        Resume::ResumeSnapshot => snapshot::resume(session, stop).await?,
+        Resume::ContinuePublish => snapshot::continue_publishing(session, stop).await?,
+        Resume::Stream { .. } => Taken::Published,
         Resume::Refuse(refusal) => return Err(refuse(refusal, session)),
+    };
+    match taken {
+        Taken::Published => stream(session, target, stop).await,
+        Taken::Stopped => Ok(Lsn::ZERO),
     }
-    stream(session, target, stop).await
 }
 
 /// Follows the stream; the tables may be ahead of the fence after a crash.

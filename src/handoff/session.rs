@@ -37,6 +37,8 @@ pub struct Session {
     pub ledger: Option<Ledger>,
     /// The watch over retained WAL, once there is a slot to watch.
     pub guard: Option<Guard>,
+    /// Chunks recorded by this session: what progress is measured by before there is a fence.
+    pub chunks_recorded: u64,
 }
 
 /// The source's connection options, from the configuration.
@@ -67,8 +69,17 @@ impl Session {
         if let Some(ledger) = &ledger {
             belongs_to(ledger.state(), config)?;
         }
-        let config = config.clone();
-        Ok(Session { config, source, client, server, system, lake, ledger, guard: None })
+        Ok(Session {
+            config: config.clone(),
+            source,
+            client,
+            server,
+            system,
+            lake,
+            ledger,
+            guard: None,
+            chunks_recorded: 0,
+        })
     }
 
     /// The identity of the source as checkpoints record it.
@@ -121,9 +132,12 @@ impl Session {
                 database: &state.source.database,
             },
             phase: phase(state.phase),
-            base: state.base.unwrap_or_default(),
+            base: match state.phase {
+                Phase::Failed => Default::default(),
+                _ => state.base.unwrap_or_default(),
+            },
             fence,
-            reached: reached.max(fence),
+            reached: reached.max(fence).max(copied_to(state)),
             spool: self.spooled(),
         });
         let plugin_database = slot.as_ref().map(|slot| {
@@ -185,6 +199,16 @@ impl Session {
     }
 }
 
+/// The highest position that chunks of an unpublished run may show.
+fn copied_to(state: &PipelineState) -> crate::position::Lsn {
+    match state.phase {
+        Phase::Live | Phase::Failed => Default::default(),
+        Phase::Snapshot | Phase::Drain | Phase::Publish => {
+            state.boundary.as_ref().map(|boundary| boundary.base).unwrap_or_default()
+        }
+    }
+}
+
 /// The server's identity and the end of its log.
 async fn identify(source: &ConnectOptions) -> Result<SystemId> {
     let source = source.clone();
@@ -221,7 +245,7 @@ pub fn belongs_to(state: &PipelineState, config: &Config) -> Result<()> {
 
 fn phase(phase: Phase) -> rules::Phase {
     match phase {
-        Phase::Snapshot | Phase::Failed => rules::Phase::Copying,
+        Phase::Snapshot | Phase::Drain | Phase::Failed => rules::Phase::Copying,
         Phase::Publish => rules::Phase::Publishing,
         Phase::Live => rules::Phase::Streaming,
     }

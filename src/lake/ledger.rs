@@ -64,6 +64,9 @@ const REDOINGS: u32 = 20;
 pub enum Phase {
     /// Copies chunks.
     Snapshot,
+    /// All chunks are copied, at several boundaries: brings them to one position. Nothing is
+    /// visible yet.
+    Drain,
     /// Publishes tables and drains to the fence.
     Publish,
     /// Follows.
@@ -90,6 +93,46 @@ pub struct TableEntry {
     /// Rows the source expected it to have when its snapshot began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows_estimated: Option<u64>,
+    /// Goes up whenever its chunks are dropped and it is copied again: chunks of other attempts
+    /// don't count.
+    #[serde(default)]
+    pub attempt: u32,
+    /// Its rows must all be of one boundary: it has no key, or too much of it changed between two.
+    #[serde(default)]
+    pub whole: bool,
+    /// Where its rows lay when the attempt began. Empty once it is published.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leaves: Vec<LeafEntry>,
+    /// Chunks of the attempt, those that are still to be copied among them, as planned last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunks: Option<u64>,
+    /// No data file of the run has this number or a higher one.
+    #[serde(default)]
+    pub next_file_no: FileNo,
+}
+
+/// A piece of a table's storage: the table itself, or a leaf partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LeafEntry {
+    /// `pg_class.oid`.
+    pub oid: u32,
+    /// The file of its rows; another one after a rewrite or a TRUNCATE.
+    pub relfilenode: u32,
+}
+
+/// A boundary at which chunks are, or were, copied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BoundaryEntry {
+    /// Its number in the run, from 1.
+    pub number: u32,
+    /// The position its snapshot shows.
+    pub base: Lsn,
+    /// Name of the exported snapshot.
+    pub snapshot: String,
+    /// When it was made, RFC 3339: since then the source keeps dead rows for it.
+    pub at: String,
+    /// Whether the run holds it. After a crash the source has let it go all the same.
+    pub held: bool,
 }
 
 /// The state of a pipeline, in the domain `tidegate.pipeline` of its ledger.
@@ -107,9 +150,16 @@ pub struct PipelineState {
     pub phase: Phase,
     /// The snapshot run in progress, or the last one.
     pub run: String,
-    /// The boundary's position, once there is one.
+    /// The position of the first boundary, from which the slot keeps everything, once there is one;
+    /// the tables' common base once they are live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<Lsn>,
+    /// The run's latest boundary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boundary: Option<BoundaryEntry>,
+    /// The position at which the run publishes its tables, from the phase `publish` on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handoff: Option<Lsn>,
     /// The tables.
     pub tables: Vec<TableEntry>,
     /// Whether Tidegate made the publication, and may drop it.
@@ -182,6 +232,7 @@ impl Phase {
     pub fn as_str(self) -> &'static str {
         match self {
             Phase::Snapshot => "snapshot",
+            Phase::Drain => "drain",
             Phase::Publish => "publish",
             Phase::Live => "live",
             Phase::Failed => "failed",

@@ -14,6 +14,7 @@ pub mod actions;
 pub mod checkpoint;
 pub mod digest;
 mod disk;
+pub mod draft;
 pub mod durable;
 pub mod dv;
 #[cfg(any(test, feature = "failpoints"))]
@@ -26,6 +27,7 @@ pub mod locations;
 mod log;
 mod log_checkpoint;
 mod naming;
+pub mod orphans;
 pub mod patience;
 pub mod read;
 mod remote;
@@ -41,7 +43,9 @@ pub use checkpoint::{Checkpoint, SourceIdentity, SourceTable, Tag, VersionKind};
 pub use digest::RowDigest;
 pub use files::{DataFileWriter, FileNo, FileOptions, NewFile, file_no_of};
 pub use history::{VersionInfo, versions};
-pub use ledger::{Event, Fence, Ledger, Phase, PipelineState, SpoolState, TableEntry};
+pub use ledger::{
+    BoundaryEntry, Event, Fence, LeafEntry, Ledger, Phase, PipelineState, SpoolState, TableEntry,
+};
 pub use read::{ScanBatch, digest_file, read_rows, scan_file};
 pub use store::Lake;
 pub(crate) use store::store_error;

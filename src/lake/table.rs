@@ -51,12 +51,26 @@ pub struct LiveFile {
     pub rows: u64,
     /// The masked rows.
     pub mask: RoaringBitmap,
-    stats: String,
+    pub(super) stats: String,
     vector: Option<Descriptor>,
     modified: i64,
 }
 
 impl LiveFile {
+    /// A file that no version names yet.
+    pub(super) fn unpublished(number: FileNo, file: NewFile, mask: RoaringBitmap) -> LiveFile {
+        LiveFile {
+            number,
+            path: file.path,
+            size: file.size,
+            rows: file.rows,
+            mask,
+            stats: file.stats,
+            vector: None,
+            modified: 0,
+        }
+    }
+
     /// Rows that are not masked.
     pub fn live_rows(&self) -> u64 {
         self.rows.saturating_sub(self.mask.len())
@@ -143,13 +157,21 @@ pub enum CommitOutcome {
 
 /// A Delta table that Tidegate writes.
 pub struct LakeTable {
-    log: TableLog,
-    files: BTreeMap<FileNo, LiveFile>,
-    schema: SchemaRef,
-    checkpoint: Checkpoint,
-    next_file_no: FileNo,
+    pub(super) place: Place,
+    pub(super) files: BTreeMap<FileNo, LiveFile>,
+    pub(super) schema: SchemaRef,
+    pub(super) checkpoint: Checkpoint,
+    pub(super) next_file_no: FileNo,
     rewritten: bool,
     log_checkpoint: log_checkpoint::Background,
+}
+
+/// Where the state of a table stands.
+pub(super) enum Place {
+    /// In its log; readers see it.
+    Published(Box<TableLog>),
+    /// In memory alone: a draft (see `draft`).
+    Draft { folder: String },
 }
 
 impl LakeTable {
@@ -201,15 +223,35 @@ impl LakeTable {
             .next("another program changed its rows; start a new generation (tidegate reseed)"));
         }
         let schema = schema::from_delta(&log.metadata.schema_string).map_err(|e| e.at(&folder))?;
-        Ok(LakeTable {
-            log,
+        Ok(LakeTable { rewritten, ..Self::at(log, files, schema, checkpoint, next_file_no) })
+    }
+
+    fn at(
+        log: TableLog,
+        files: BTreeMap<FileNo, LiveFile>,
+        schema: SchemaRef,
+        checkpoint: Checkpoint,
+        next_file_no: FileNo,
+    ) -> LakeTable {
+        Self::standing(Place::Published(Box::new(log)), files, schema, checkpoint, next_file_no)
+    }
+
+    pub(super) fn standing(
+        place: Place,
+        files: BTreeMap<FileNo, LiveFile>,
+        schema: SchemaRef,
+        checkpoint: Checkpoint,
+        next_file_no: FileNo,
+    ) -> LakeTable {
+        LakeTable {
+            place,
             files,
             schema,
             checkpoint,
             next_file_no,
-            rewritten,
+            rewritten: false,
             log_checkpoint: Default::default(),
-        })
+        }
     }
 
     /// Publishes a table: its first version, with all files at once.
@@ -248,34 +290,30 @@ impl LakeTable {
         let log = TableLog::create(lake, folder, metadata, protocol, &draft, RULES).await?;
         let files =
             plan.after.into_iter().filter_map(|(number, file)| Some((number, file?))).collect();
-        Ok(LakeTable {
-            log,
-            files,
-            schema,
-            checkpoint,
-            next_file_no,
-            rewritten: false,
-            log_checkpoint: Default::default(),
-        })
+        Ok(Self::at(log, files, schema, checkpoint, next_file_no))
     }
 
-    /// Commits a change above the current version.
+    /// Commits a change above the current version; to a draft, in memory.
     ///
     /// # Errors
     /// [`Kind::Fenced`]: another writer committed. Failed: others changed the table, or the change
     /// is impossible. Transient: the outcome is unknown; open the table again and look at its
     /// checkpoint.
     pub async fn commit(&mut self, change: &Change) -> Result<CommitOutcome> {
-        let plan = Plan::of(change, &self.files, &self.log.folder)?;
+        let Place::Published(log) = &mut self.place else {
+            self.apply(change)?;
+            return Ok(CommitOutcome::Done(0));
+        };
+        let plan = Plan::of(change, &self.files, &log.folder)?;
         let next_file_no = plan.next_file_no(self.next_file_no);
         let operation = Uuid::new_v4().to_string();
         let checkpoint =
-            plan.checkpoint(change, &self.log.metadata.id, &operation, next_file_no, &self.files);
+            plan.checkpoint(change, &log.metadata.id, &operation, next_file_no, &self.files);
         let mut actions = Vec::new();
         if let Some(schema) = change.schema.as_ref().filter(|s| **s != self.schema) {
-            let mut metadata = self.log.metadata.clone();
+            let mut metadata = log.metadata.clone();
             metadata.schema_string = schema::to_delta(schema)?;
-            let mut protocol = self.log.protocol.clone();
+            let mut protocol = log.protocol.clone();
             if schema::needs_ntz(schema)
                 && !protocol.reader_features.iter().any(|f| f == "timestampNtz")
             {
@@ -285,11 +323,11 @@ impl LakeTable {
             }
             actions.push(Action::MetaData(Box::new(metadata)));
         }
-        plan.write_vectors(&self.log.lake, &self.log.folder).await?;
+        plan.write_vectors(&log.lake, &log.folder).await?;
         failpoint::at("lake.vectors.written")?;
         actions.extend(plan.actions(&checkpoint)?);
         let draft = Draft { operation, info: info(&change.tag)?, actions };
-        match self.log.put(&draft, RULES).await? {
+        match log.put(&draft, RULES).await? {
             Put::Done(version) => {
                 for (number, file) in plan.after {
                     match file {
@@ -302,21 +340,24 @@ impl LakeTable {
                 }
                 self.checkpoint = checkpoint;
                 self.next_file_no = next_file_no;
-                self.log_checkpoint.after_commit(&self.log, self.files.len());
+                self.log_checkpoint.after_commit(log, self.files.len());
                 Ok(CommitOutcome::Done(version))
             }
-            Put::Rewritten => self.reload().await,
+            Put::Rewritten => {
+                let lake = log.lake.clone();
+                self.reload(&lake).await
+            }
         }
     }
 
     /// Reads the table again after a foreign rewrite.
-    async fn reload(&mut self) -> Result<CommitOutcome> {
-        let folder = self.log.folder.clone();
+    async fn reload(&mut self, lake: &Lake) -> Result<CommitOutcome> {
+        let folder = self.folder().to_owned();
         let lost = || {
             Error::failed(format!("{folder}: the table is gone"))
                 .next("restore it, or start a new generation")
         };
-        let (log, snapshot) = TableLog::load(&self.log.lake, &folder).await?.ok_or_else(lost)?;
+        let (log, snapshot) = TableLog::load(lake, &folder).await?.ok_or_else(lost)?;
         let known = self.files.values().map(|f| (f.path.clone(), f.number)).collect();
         let fresh = Self::from_snapshot(log, &snapshot, &known, self.next_file_no).await?;
         let same = |a: &LiveFile, b: &LiveFile| a.path == b.path && a.mask == b.mask;
@@ -325,7 +366,7 @@ impl LakeTable {
             from.files.values().filter(differs).map(|f| f.number).collect()
         };
         let (replaced, added) = (missing(self, &fresh), missing(&fresh, self));
-        self.log = fresh.log;
+        self.place = fresh.place;
         self.files = fresh.files;
         self.schema = fresh.schema;
         self.checkpoint = fresh.checkpoint;
@@ -366,19 +407,28 @@ impl LakeTable {
         self.files.values().map(LiveFile::live_rows).sum()
     }
 
-    /// The version of this state.
+    /// The version of this state; 0 for a draft.
     pub fn version(&self) -> u64 {
-        self.log.version
+        match &self.place {
+            Place::Published(log) => log.version,
+            Place::Draft { .. } => 0,
+        }
     }
 
-    /// `metaData.id`.
+    /// `metaData.id`; empty for a draft.
     pub fn table_id(&self) -> &str {
-        &self.log.metadata.id
+        match &self.place {
+            Place::Published(log) => &log.metadata.id,
+            Place::Draft { .. } => "",
+        }
     }
 
     /// The table's folder in the lake.
     pub fn folder(&self) -> &str {
-        &self.log.folder
+        match &self.place {
+            Place::Published(log) => &log.folder,
+            Place::Draft { folder } => folder,
+        }
     }
 
     /// The table's columns.

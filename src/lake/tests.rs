@@ -493,6 +493,8 @@ fn pipeline() -> PipelineState {
         phase: Phase::Snapshot,
         run: "r1".into(),
         base: None,
+        boundary: None,
+        handoff: None,
         tables: vec![],
         created_publication: true,
         created_slot: true,

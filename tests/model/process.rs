@@ -115,7 +115,9 @@ impl Process {
     pub fn new(id: u8, ledger: Ledger, resume: Resume) -> Self {
         let step = match resume {
             Resume::FreshSnapshot => Step::Claim(Decision::Snapshot { drop_slot: false }),
-            Resume::RestartSnapshot => Step::Claim(Decision::Snapshot { drop_slot: true }),
+            Resume::RestartSnapshot | Resume::ResumeSnapshot => {
+                Step::Claim(Decision::Snapshot { drop_slot: true })
+            }
             Resume::ContinuePublish => Step::Claim(Decision::Publish),
             Resume::Stream { .. } => Step::Claim(Decision::Stream),
             Resume::Refuse(refusal) => Step::Stopped(match refusal.kind() {

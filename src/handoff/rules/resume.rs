@@ -38,11 +38,13 @@ pub struct Recorded<'a> {
     pub identity: Identity<'a>,
     /// How far it had come.
     pub phase: Phase,
-    /// The position the snapshot shows. Without meaning while [`Phase::Copying`].
+    /// The position the first snapshot of the run shows, from which its slot keeps everything.
+    /// Zero while there is none, and for a run that was given up.
     pub base: Lsn,
     /// The durable fence. Without meaning before [`Phase::Streaming`].
     pub fence: Lsn,
-    /// The highest applied position of any table, and not below `fence`.
+    /// The highest position of anything the lake holds: applied positions, bases of chunks. Not
+    /// below `fence`.
     pub reached: Lsn,
     /// What of the run's changes is in the lake's spool.
     pub spool: Option<Spooled>,
@@ -82,10 +84,13 @@ pub const PLUGIN: &str = "pgoutput";
 pub enum Resume {
     /// Nothing is recorded and no slot is there: announce a run, make the slot, copy.
     FreshSnapshot,
-    /// A run ended before it published: take the ledger over, drop its slot, drop its files, copy
-    /// again. Its chunks are not used: the snapshot they show is gone, and a new one has another
-    /// position.
+    /// A run ended before it published and can't be continued: take the ledger over, drop its slot,
+    /// drop its files, copy again.
     RestartSnapshot,
+    /// A run ended before it published, and its slot still sends everything from its first base:
+    /// take the ledger over, keep the finished chunks that [`keep_chunks`](super::keep_chunks)
+    /// grants, copy the rest at a new boundary.
+    ResumeSnapshot,
     /// All chunks are recorded and validated, some tables are not published yet: publish these,
     /// then stream from the base.
     ContinuePublish,
@@ -239,9 +244,10 @@ impl From<Refusal> for Error {
 /// confirmed position is not beyond ours: then the slot still sends everything from our fence, and
 /// it does so even if it was made anew under its name.
 ///
-/// While a run copies, nothing is visible and nothing can be lost, so the run starts again. Once
-/// it publishes, tables may exist, and another process may be publishing this very moment: from
-/// then on a missing history is said, not repaired.
+/// While a run copies, nothing is visible and nothing can be lost: it goes on where its history is
+/// whole, and starts again where it is not. Once it publishes, tables may exist, and another
+/// process may be publishing this very moment: from then on a missing history is said, not
+/// repaired.
 ///
 /// The caller acts on it only after it took the ledger over by compare-and-swap from the version
 /// it decided on, and asks [`may_stream`] again when it holds the slot: between looking and acting
@@ -276,7 +282,13 @@ fn judge(
         ours_and_free(slot, &server.identity)?;
     }
     match recorded.phase {
-        Phase::Copying => Ok(Resume::RestartSnapshot),
+        Phase::Copying => {
+            let needed = needed_from_slot(recorded.base, recorded.spool);
+            let whole = recorded.base > Lsn::ZERO
+                && continues(recorded, server, needed).is_ok()
+                && may_stream(needed, slot).is_ok();
+            Ok(if whole { Resume::ResumeSnapshot } else { Resume::RestartSnapshot })
+        }
         Phase::Publishing => {
             let needed = needed_from_slot(recorded.base, recorded.spool);
             continues(recorded, server, needed)?;
@@ -473,6 +485,26 @@ mod tests {
     }
 
     #[test]
+    fn an_interrupted_copy_goes_on_only_where_its_history_is_whole() {
+        let state = recorded(Phase::Copying);
+        let go = |state: &Recorded<'_>, server: &Server<'_>, confirmed: u64| {
+            resume(Some(state), server, Some(&slot(confirmed)))
+        };
+        assert_eq!(go(&state, &server(), 100), Resume::ResumeSnapshot);
+        let unmade = Recorded { base: Lsn::ZERO, ..state };
+        assert_eq!(go(&unmade, &server(), 100), Resume::RestartSnapshot);
+        let behind = Server { position: lsn(209), ..server() };
+        assert_eq!(go(&state, &behind, 100), Resume::RestartSnapshot);
+        let promoted = |left_timeline_at| Server {
+            identity: Identity { timeline: 2, ..HERE },
+            left_timeline_at: Some(lsn(left_timeline_at)),
+            ..server()
+        };
+        assert_eq!(go(&state, &promoted(209), 100), Resume::RestartSnapshot);
+        assert_eq!(go(&state, &promoted(210), 100), Resume::ResumeSnapshot);
+    }
+
+    #[test]
     fn a_slot_of_somebody_else_is_neither_used_nor_dropped() {
         for phase in [Phase::Copying, Phase::Publishing, Phase::Streaming] {
             let other = Slot { database: "stock", ..slot(100) };
@@ -561,6 +593,11 @@ mod tests {
                     prop_assert!(with_slot && !lost && !active && confirmed <= base);
                 }
                 Resume::RestartSnapshot => prop_assert_eq!(phase, Phase::Copying),
+                Resume::ResumeSnapshot => {
+                    prop_assert_eq!(phase, Phase::Copying);
+                    prop_assert!(base > 0 && with_slot && !lost && !active && confirmed <= base);
+                    prop_assert!(position >= fence + ahead);
+                }
                 Resume::FreshSnapshot => prop_assert!(false, "a run is recorded"),
                 Resume::Refuse(_) => {}
             }

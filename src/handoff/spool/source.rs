@@ -19,6 +19,7 @@ pub struct Source {
     spool: Option<SpoolReader>,
     slot: Replication,
     from_slot: Lsn,
+    durable: Lsn,
 }
 
 impl Source {
@@ -36,9 +37,25 @@ impl Source {
         needed: Lsn,
         options: &[(String, String)],
     ) -> Result<Source> {
-        let spool = super::recorded(ledger)
-            .filter(|spool| rules::spool_counts(needed, super::range(spool)));
-        let from_slot = rules::needed_from_slot(needed, spool.map(super::range));
+        Source::open_from(session, ledger, needed, needed, options).await
+    }
+
+    /// As [`Source::open`], but gives only what commits at or after `from`, which is not below
+    /// `needed`: everything after `needed` may have to be read again.
+    ///
+    /// # Errors
+    /// As [`Source::open`].
+    pub async fn open_from(
+        session: &Session,
+        ledger: &Ledger,
+        needed: Lsn,
+        from: Lsn,
+        options: &[(String, String)],
+    ) -> Result<Source> {
+        let recorded = super::recorded(ledger);
+        let durable = rules::needed_from_slot(needed, recorded.map(super::range));
+        let spool = recorded.filter(|spool| rules::spool_counts(from, super::range(spool)));
+        let from_slot = rules::needed_from_slot(from, spool.map(super::range));
         let (source, name, options) =
             (session.source.clone(), session.config.name.clone(), options.to_vec());
         let slot = blocking(move || {
@@ -54,16 +71,16 @@ impl Source {
             confirmed: slot.confirmed,
             lost: slot.lost().is_some(),
         });
-        rules::may_stream(from_slot, info.as_ref())?;
+        rules::may_stream(durable, info.as_ref())?;
         let spool = match spool {
             Some(_) if failpoint::wrong("spool-is-not-read") => None,
             Some(spool) => {
-                tracing::info!(from = %needed, to = %spool.to, files = spool.files, "reading the spool");
-                Some(SpoolReader::open(&session.lake, ledger, spool, needed).await?)
+                tracing::info!(%from, to = %spool.to, files = spool.files, "reading the spool");
+                Some(SpoolReader::open(&session.lake, ledger, spool, from).await?)
             }
             None => None,
         };
-        Ok(Source { spool, slot, from_slot })
+        Ok(Source { spool, slot, from_slot, durable })
     }
 
     /// The next frame; `None` if nothing whole came within `wait`.
@@ -88,7 +105,7 @@ impl Source {
 
     /// Everything before this may be forgotten by the server, whatever the fence is.
     pub fn durable(&self) -> Lsn {
-        self.from_slot
+        self.durable
     }
 
     /// Reports progress to the server. `flushed` must not be below [`Source::durable`].

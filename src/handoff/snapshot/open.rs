@@ -1,0 +1,355 @@
+//! How a run begins, is taken up again, and comes to its next boundary.
+//!
+//! Whatever a run goes on with was looked at under the boundary's lock, and is in the ledger before
+//! the first chunk is copied at it.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use crate::apply::plan::TablePlan;
+use crate::error::{Error, Kind, Result};
+use crate::failpoint;
+use crate::handoff::session::Session;
+use crate::handoff::spool;
+use crate::lake::{BoundaryEntry, LakeTable, Ledger, Phase, PipelineState};
+use crate::source::catalog::TableInfo;
+use crate::source::check::{self, Severity};
+use crate::source::slot;
+use crate::source::types::TypeCatalog;
+
+use super::drafts::Drafted;
+use super::publish::{Published, look};
+use super::records::of_table;
+use super::tables::{Held, RunTable};
+use super::{Opened, Run, boundary as boundaries, clean, copying};
+
+/// Looks at everything, clears what an unpublished run left, and records that a run begins.
+///
+/// # Errors
+/// Findings of the check; a folder of the lake that holds other data; source or lake failing.
+pub async fn announce(session: &mut Session) -> Result<Run> {
+    let (infos, types) = prepare(session).await?;
+    let plans = session.plans(&infos, &types)?;
+    clean::remove_files(session).await?;
+    let mut tables = Vec::with_capacity(plans.len());
+    let mut generation = 1;
+    for (info, plan) in infos.into_iter().zip(plans) {
+        let published = published(session, &plan).await?;
+        if let Some(table) = &published {
+            generation = generation.max(table.checkpoint().generation + 1);
+        }
+        let next = published.as_ref().map_or(0, LakeTable::next_file_no);
+        let held = Held::nothing(&plan, &info, next);
+        tables.push(RunTable { info, plan, held });
+    }
+    // Only now: until everything was looked at, a running generation keeps its slot.
+    clean::drop_slot(session).await?;
+    let previous = session.ledger.as_ref().map(|ledger| ledger.state().clone());
+    let state = PipelineState {
+        format: 1,
+        pipeline: session.config.name.clone(),
+        source: session.identity(""),
+        generation,
+        phase: Phase::Snapshot,
+        run: uuid::Uuid::now_v7().to_string(),
+        base: None,
+        boundary: None,
+        handoff: None,
+        tables: tables.iter().map(|table| table.held.entry.clone()).collect(),
+        created_publication: previous.is_some_and(|state| state.created_publication),
+        created_slot: true,
+        options: String::new(),
+        failure: None,
+    };
+    match &mut session.ledger {
+        Some(ledger) => {
+            ledger.claim().await?;
+            ledger.set_state(state, &[]).await?;
+        }
+        None => session.ledger = Some(Ledger::create(&session.lake, state).await?),
+    }
+    let lake = session.lake.clone();
+    spool::tidy(session.ledger_mut()?, &lake).await?;
+    Ok(Run { tables, boundaries: 0, looked: true })
+}
+
+/// The run that the ledger has, with what may be kept of it. None: nothing may, as changes are
+/// missing from the stream.
+///
+/// # Errors
+/// As [`announce`].
+pub async fn taken_up(session: &mut Session) -> Result<Option<Run>> {
+    let state = session.ledger_mut()?.state().clone();
+    let Some(published) = published_tables(session).await? else { return Ok(None) };
+    if published.contract != state.source.contract {
+        return Ok(None);
+    }
+    let (infos, types) = prepare(session).await?;
+    let plans = session.plans(&infos, &types)?;
+    let mut held = Vec::with_capacity(state.tables.len());
+    let events = session.ledger_mut()?.read_events(Some(&state.run), None).await?;
+    for entry in &state.tables {
+        let mut table = Held::recorded(entry.clone(), of_table(&events, entry)?);
+        // Files of chunks that were in hand have numbers too, and none is used twice.
+        let unused = session.lake.unused_file_no(&entry.folder).await?;
+        table.entry.next_file_no = entry.next_file_no.max(unused);
+        held.push(table);
+    }
+    let boundaries = state.boundary.as_ref().map_or(0, |boundary| boundary.number);
+    let mut run =
+        Run { tables: merge(session, held, infos, plans).await?, boundaries, looked: true };
+    judge(&mut run, &published.oids);
+    let kept: u64 = run.tables.iter().map(|table| table.held.chunks.len() as u64).sum();
+    tracing::info!(run = state.run, chunks = kept, "going on with the interrupted snapshot");
+    record(session, &run).await?;
+    clean::sweep(session, &mut run).await?;
+    Ok(Some(run))
+}
+
+/// The tables of a run that is being published, without those that are.
+///
+/// # Errors
+/// A table whose columns changed; source or lake failing.
+pub async fn to_be_published(session: &mut Session) -> Result<Run> {
+    let (infos, types) = session.tables().await?;
+    let plans = session.plans(&infos, &types)?;
+    let mut found: BTreeMap<String, (TableInfo, Arc<TablePlan>)> = infos
+        .into_iter()
+        .zip(plans)
+        .map(|(info, plan)| (plan.folder.clone(), (info, plan)))
+        .collect();
+    let state = session.ledger_mut()?.state().clone();
+    let events = session.ledger_mut()?.read_events(Some(&state.run), None).await?;
+    let mut tables = Vec::with_capacity(state.tables.len());
+    for entry in &state.tables {
+        let table = found.remove(&entry.folder);
+        let (info, plan) =
+            table.filter(|(_, plan)| plan.fingerprint == entry.fingerprint).ok_or_else(|| {
+                Error::failed(format!(
+                    "{}.{}: its columns changed between its snapshot and its publication",
+                    entry.schema, entry.name
+                ))
+                .next("undo the change, or start a new generation with `tidegate run --resnapshot`")
+            })?;
+        if let Published::Yes = look(session, &entry.folder, &state).await? {
+            continue;
+        }
+        let mut held = Held::recorded(entry.clone(), of_table(&events, entry)?);
+        let unused = session.lake.unused_file_no(&entry.folder).await?;
+        held.entry.next_file_no = entry.next_file_no.max(unused);
+        tables.push(RunTable { info, plan, held });
+    }
+    let mut run = Run { tables, boundaries: 0, looked: true };
+    record(session, &run).await?;
+    clean::sweep(session, &mut run).await?;
+    Ok(run)
+}
+
+/// The run without what was copied of the tables in `again`, by index.
+///
+/// # Errors
+/// As [`taken_up`]; the publication gone.
+pub async fn again(
+    session: &mut Session,
+    tables: Vec<Drafted>,
+    again: &BTreeMap<usize, String>,
+) -> Result<Run> {
+    let mut state = session.ledger_mut()?.state().clone();
+    for (index, why) in again {
+        let Some(table) = tables.get(*index) else { continue };
+        let same = |entry: &&mut crate::lake::TableEntry| entry.folder == table.entry.folder;
+        let Some(entry) = state.tables.iter_mut().find(same) else { continue };
+        tracing::warn!(table = %table.applier.plan(), "copied again from its beginning: {why}");
+        entry.attempt += 1;
+        entry.whole = table.entry.whole;
+    }
+    // Their indexes hold what is not to be.
+    drop(tables);
+    state.phase = Phase::Snapshot;
+    session.ledger_mut()?.set_state(state, &[]).await?;
+    taken_up(session).await?.ok_or_else(|| {
+        Error::transient("the publication was dropped or changed while the tables were drained")
+    })
+}
+
+/// Makes the next boundary of a run, and plans what is copied at it.
+///
+/// # Errors
+/// The check's findings, the server's refusals; transient when a table changes at that moment.
+pub async fn boundary(session: &mut Session, run: &mut Run) -> Result<Opened> {
+    let later = session.ledger_mut()?.state().base.is_some();
+    if !std::mem::take(&mut run.looked) {
+        let (infos, types) = prepare(session).await?;
+        let plans = session.plans(&infos, &types)?;
+        let held = std::mem::take(&mut run.tables).into_iter().map(|table| table.held).collect();
+        run.tables = merge(session, held, infos, plans).await?;
+    }
+    let published = published_tables(session).await?.map(|published| published.oids);
+    publication(session, run).await?;
+    let exported =
+        if later { boundaries::next(session).await? } else { boundaries::first(session).await? };
+    run.boundaries += 1;
+    tracing::info!(
+        base = %exported.base, snapshot = exported.snapshot, tables = run.tables.len(),
+        boundary = run.boundaries, "snapshot exported"
+    );
+    record_boundary(session, exported.entry(run.boundaries)).await?;
+    let looked_at = run.tables.iter().map(|table| (&table.info, &table.plan));
+    let guard = boundaries::lock(session, &exported.snapshot, looked_at).await?;
+    judge(run, &published.unwrap_or_default());
+    let tasks = copying::plan(session, run);
+    record(session, run).await?;
+    clean::sweep(session, run).await?;
+    failpoint::at("handoff.planned")?;
+    Ok(Opened { exported, guard, tasks })
+}
+
+/// Records a boundary. From the first one on a start can go on with the run.
+///
+/// # Errors
+/// The ledger's.
+pub async fn record_boundary(session: &mut Session, boundary: BoundaryEntry) -> Result<()> {
+    let mut state = session.ledger_mut()?.state().clone();
+    state.base.get_or_insert(boundary.base);
+    state.boundary = Some(boundary);
+    session.ledger_mut()?.set_state(state, &[]).await
+}
+
+/// Checks the source; a finding that is an error stops.
+async fn prepare(session: &mut Session) -> Result<(Vec<TableInfo>, TypeCatalog)> {
+    let ours = session.ledger.as_ref().is_some_and(|l| l.state().created_publication);
+    let own_slot = session.ledger.as_ref().is_some_and(|l| l.state().created_slot);
+    let request = check::CheckRequest {
+        tables: session.config.tables()?,
+        slot: &session.config.name,
+        publication: &session.config.name,
+        // Our own slot is there for what is copied, or goes before the new one is made.
+        started: own_slot && session.slot().await?.is_some(),
+        publication_ours: ours,
+        server: Some(&session.server),
+    };
+    let report = check::check(&session.client, &request).await?;
+    for finding in &report.findings {
+        if finding.severity == Severity::Warning {
+            tracing::warn!("{}: {} (fix: {})", finding.subject, finding.what, finding.fix);
+        }
+    }
+    if let Some(error) = check::as_error(&report.findings) {
+        return Err(error);
+    }
+    session.lake.check_writable().await?;
+    session.tables().await
+}
+
+/// What an earlier generation published; a folder that holds anything else is not ours to fill.
+async fn published(session: &Session, plan: &TablePlan) -> Result<Option<LakeTable>> {
+    let Some(found) = session.lake.first_file(&plan.folder).await? else { return Ok(None) };
+    let known = session.ledger.as_ref().is_some_and(|l| l.fence().is_some());
+    match LakeTable::open(&session.lake, &plan.folder).await {
+        Ok(Some(table)) if known && table.checkpoint().pipeline == session.config.name => {
+            Ok(Some(table))
+        }
+        _ => Err(Error::new(
+            Kind::Check,
+            format!(
+                "{plan}: its folder in the lake holds data that is not this pipeline's ({found})"
+            ),
+        )
+        .next("choose another --lake, or move that folder away")),
+    }
+}
+
+struct PublishedNow {
+    contract: String,
+    oids: HashSet<u32>,
+}
+
+/// The tables whose changes the server has been sending; none without a publication.
+async fn published_tables(session: &Session) -> Result<Option<PublishedNow>> {
+    let (client, name) = (&session.client, &session.config.name);
+    let found = slot::publication_info(client, name, session.server.version).await?;
+    Ok(found.map(|publication| PublishedNow {
+        oids: publication.tables.iter().map(|table| table.oid).collect(),
+        contract: publication.contract_digest,
+    }))
+}
+
+/// The publication must be there, with every table, before the boundary is.
+async fn publication(session: &mut Session, run: &Run) -> Result<()> {
+    let infos: Vec<TableInfo> = run.tables.iter().map(|table| table.info.clone()).collect();
+    let name = session.config.name.clone();
+    let ours = session.ledger_mut()?.state().created_publication;
+    let publication =
+        slot::ensure_publication(&session.client, &name, &infos, ours, session.server.version)
+            .await?;
+    let mut state = session.ledger_mut()?.state().clone();
+    state.created_publication |= publication.created;
+    state.source.contract = publication.contract_digest.clone();
+    session.ledger_mut()?.set_state(state, &[]).await?;
+    failpoint::at("handoff.publication")
+}
+
+/// Gives what is held to the tables found: one that is gone leaves the run, a new one joins it.
+async fn merge(
+    session: &Session,
+    held: Vec<Held>,
+    infos: Vec<TableInfo>,
+    plans: Vec<Arc<TablePlan>>,
+) -> Result<Vec<RunTable>> {
+    let mut held: BTreeMap<String, Held> =
+        held.into_iter().map(|held| (held.entry.folder.clone(), held)).collect();
+    let mut tables = Vec::with_capacity(plans.len());
+    for (info, plan) in infos.into_iter().zip(plans) {
+        let held = match held.remove(&plan.folder) {
+            Some(held) => held,
+            None => {
+                let published = published(session, &plan).await?;
+                let next = published.as_ref().map_or(0, LakeTable::next_file_no);
+                tracing::info!(table = %plan, "joins the snapshot");
+                Held::nothing(&plan, &info, next)
+            }
+        };
+        tables.push(RunTable { info, plan, held });
+    }
+    for (folder, held) in held {
+        tracing::warn!(
+            table = format!("{}.{}", held.entry.schema, held.entry.name),
+            "gone from the source, or no longer selected: it leaves the snapshot"
+        );
+        session.lake.remove_unpublished(&folder).await?;
+    }
+    Ok(tables)
+}
+
+/// Drops what may not be kept of each table.
+fn judge(run: &mut Run, published: &HashSet<u32>) {
+    for table in &mut run.tables {
+        if table.held.chunks.is_empty() {
+            table.as_found();
+        } else if !published.contains(&table.held.entry.oid) {
+            table.start_again(&"its changes were not published for a time");
+        } else if let Err(why) = table.may_keep() {
+            table.start_again(&why);
+        }
+    }
+}
+
+/// Records the tables as they are now.
+async fn record(session: &mut Session, run: &Run) -> Result<()> {
+    let mut state = session.ledger_mut()?.state().clone();
+    let publishing = state.phase == Phase::Publish;
+    for table in &run.tables {
+        let entry = &table.held.entry;
+        match state.tables.iter_mut().find(|old| old.folder == entry.folder) {
+            Some(old) => *old = entry.clone(),
+            None => state.tables.push(entry.clone()),
+        }
+    }
+    if !publishing {
+        let folders: HashSet<&str> =
+            run.tables.iter().map(|table| table.held.entry.folder.as_str()).collect();
+        state.tables.retain(|entry| folders.contains(entry.folder.as_str()));
+        state.phase = Phase::Snapshot;
+    }
+    session.ledger_mut()?.set_state(state, &[]).await
+}

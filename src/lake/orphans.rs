@@ -1,0 +1,66 @@
+//! Data files that nothing names: what a crash, or work that was given up, left in a table's folder.
+
+use futures::TryStreamExt;
+use object_store::ObjectStoreExt;
+use object_store::path::Path;
+
+use super::files::{FileNo, file_no_of};
+use super::store::{Lake, store_error};
+use crate::error::Result;
+
+impl Lake {
+    /// Removes the data files of ours in a table's folder that `keep` does not grant, by path below
+    /// the folder and number. Gives how many went.
+    ///
+    /// # Errors
+    /// Transient where trying again can help.
+    pub async fn remove_orphans(
+        &self,
+        folder: &str,
+        keep: impl Fn(&str, FileNo) -> bool,
+    ) -> Result<u64> {
+        let mut removed = 0;
+        for (path, number) in self.data_files(folder).await? {
+            if keep(&path, number) {
+                continue;
+            }
+            let at = Path::from(format!("{folder}/{path}"));
+            let removing = |e| store_error(format!("removing {at}"), e);
+            match self.store().delete(&at).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => removed += 1,
+                Err(e) => return Err(removing(e)),
+            }
+        }
+        if let Some(local) = self.local_path() {
+            // Only an empty folder goes.
+            let _ = std::fs::remove_dir(local.join(folder));
+        }
+        Ok(removed)
+    }
+
+    /// No data file of ours in a table's folder has this number or a higher one.
+    ///
+    /// # Errors
+    /// As [`Lake::remove_orphans`].
+    pub async fn unused_file_no(&self, folder: &str) -> Result<FileNo> {
+        let files = self.data_files(folder).await?;
+        Ok(files.into_iter().map(|(_, number)| number.saturating_add(1)).max().unwrap_or(0))
+    }
+
+    async fn data_files(&self, folder: &str) -> Result<Vec<(String, FileNo)>> {
+        let place = Path::from(folder);
+        let listed: Vec<_> = self
+            .store()
+            .list(Some(&place))
+            .try_collect()
+            .await
+            .map_err(|e| store_error(format!("listing {folder}"), e))?;
+        let ours = listed.into_iter().filter_map(|object| {
+            let mut below = object.location.prefix_match(&place)?;
+            let name = below.next()?;
+            let number = below.next().is_none().then(|| file_no_of(name.as_ref()))??;
+            Some((name.as_ref().to_owned(), number))
+        });
+        Ok(ours.collect())
+    }
+}

@@ -326,6 +326,7 @@ mod tests {
                             "rows_copied": 1, "bytes_copied": 0, "chunks_copied": 0, "chunks": null,
                             "rows_estimated": null}],
                 "slot": null,
+                "spool": null,
             })
         );
     }

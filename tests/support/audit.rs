@@ -27,6 +27,8 @@ use tidegate::position::Lsn;
 pub struct Audited {
     pub versions: u64,
     pub rows: u64,
+    /// Rows that all versions together wrote.
+    pub written: u64,
     /// Data files in the folder that no version names.
     pub orphans: u64,
 }
@@ -89,7 +91,8 @@ pub fn table(folder: &Path, key: &[&str]) -> Result<Audited, String> {
             .map_err(|e| format!("{} version {version}: {e}", folder.display()))?;
     }
     let orphans = whole_files(folder)?.difference(&state.seen).count() as u64;
-    Ok(Audited { versions: commits.len() as u64, rows: state.rows, orphans })
+    let (rows, written) = (state.rows, state.written);
+    Ok(Audited { versions: commits.len() as u64, rows, written, orphans })
 }
 
 /// The ledger: no gap, nothing twice, and the fence never falls within a generation.
@@ -140,6 +143,7 @@ struct State {
     live: BTreeMap<String, File>,
     seen: BTreeSet<String>,
     rows: u64,
+    written: u64,
     generation: u64,
     applied: Lsn,
     operations: HashSet<String>,
@@ -167,6 +171,7 @@ impl State {
         let before = if generation == self.generation { self.applied } else { Lsn::ZERO };
         let new = self.files(folder, commit)?;
         let rows: u64 = self.live.values().map(|f| f.rows - f.masked).sum();
+        self.written += number(&tag, "rows_in")?;
         let said = self.rows + number(&tag, "rows_in")?;
         let said = said.checked_sub(number(&tag, "rows_out")?);
         if said != Some(rows) || checkpoint["live_rows"].as_u64() != Some(rows) {

@@ -27,6 +27,8 @@ pub struct Figures {
     /// Comparisons of all tables at one position.
     pub comparisons: u64,
     pub rows_compared: u64,
+    /// Runs of `verify` while the writers wrote.
+    pub verifications: u64,
     pub differences: u64,
 }
 
@@ -70,7 +72,7 @@ impl Figures {
             "rows_written": self.rows_written, "bytes_copied": self.bytes_copied,
             "bytes_copied_again": self.bytes_again, "recovery_median_s": median,
             "recovery_longest_s": longest, "comparisons": self.comparisons,
-            "rows_compared": self.rows_compared, "differences": self.differences,
+            "rows_compared": self.rows_compared, "verifications": self.verifications, "differences": self.differences,
         });
         if let (Some(all), Value::Object(more)) = (all.as_object_mut(), more) {
             all.extend(more);

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::database::Sql;
 use crate::support::random::Random;
@@ -38,7 +38,9 @@ pub const SETUP: &str = "
     ALTER TABLE races ALTER v SET STORAGE EXTERNAL;
     CREATE TABLE accounts(id int PRIMARY KEY, n int NOT NULL, v text, pad text);
     ALTER TABLE accounts ALTER pad SET STORAGE PLAIN;
-    INSERT INTO accounts SELECT i, 0, 'v' || i, repeat('p', 1500) FROM generate_series(1, 3000) i;
+    INSERT INTO accounts SELECT i, 0, 'v' || i,
+        (SELECT string_agg(md5(i::text || j), '') FROM generate_series(1, 40) j)
+        FROM generate_series(1, 3000) i;
     CREATE TABLE lines(ord int, line int, qty numeric(10,2), note text, PRIMARY KEY (ord, line));
     INSERT INTO lines SELECT i / 5, i % 5, i / 3.0, 'n' FROM generate_series(1, 2000) i;
     CREATE TABLE logs(id int, t text);
@@ -106,8 +108,9 @@ impl Load {
             let mut sql: Option<Sql> = None;
             while !stop.load(Ordering::Relaxed) {
                 let transaction = transactions.next();
-                {
+                let took = {
                     let _gate = gate.read().unwrap_or_else(PoisonError::into_inner);
+                    let began = Instant::now();
                     let answer = match &mut sql {
                         Some(sql) => sql.attempt(&transaction),
                         None => Err("not connected".to_owned()),
@@ -127,9 +130,11 @@ impl Load {
                             }
                         }
                     }
-                }
-                // The load has a rate; nothing waits for anything here.
-                std::thread::sleep(Duration::from_millis(transactions.pause()));
+                    began.elapsed()
+                };
+                // The load has a rate, which a busy machine lowers.
+                let pause = Duration::from_millis(transactions.pause());
+                std::thread::sleep(pause.max(took * 3));
             }
         }));
     }

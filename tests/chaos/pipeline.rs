@@ -13,7 +13,9 @@ pub struct Pipeline {
     pub name: String,
     pub config: String,
     pub place: Place,
-    pub watch: Watch,
+    watch: Watch,
+    /// Of the store, for processes that follow.
+    pub faults: Option<String>,
     source: String,
     state: TempDir,
     /// The state folder in use: a second process has another one, as on another machine.
@@ -22,12 +24,18 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    pub fn new(source: &str, name: String, config: String, lake: &str) -> Pipeline {
+    pub fn new(
+        source: &str,
+        name: String,
+        (config, faults): (String, Option<String>),
+        lake: &str,
+    ) -> Pipeline {
         let place = Place::new(lake);
         Pipeline {
-            watch: Watch::new(&place.files()),
+            watch: Watch::new(),
             name,
             config,
+            faults,
             place,
             source: source.to_owned(),
             state: folder("chaos-state"),
@@ -47,13 +55,26 @@ impl Pipeline {
         let config = self.state.path().join("tidegate.toml");
         std::fs::write(&config, &self.config)
             .unwrap_or_else(|e| panic!("{}: {e}", config.display()));
-        Tidegate::new(arguments)
+        let command = match &self.faults {
+            Some(faults) if arguments.contains(&"run") => {
+                Tidegate::new(arguments).env("TIDEGATE_STORE_FAULTS", faults)
+            }
+            _ => Tidegate::new(arguments),
+        };
+        let command = command
             .env("TIDEGATE_CONFIG", config)
             .env("TIDEGATE_SOURCE", &self.source)
-            .env("TIDEGATE_LAKE", self.place.location())
             .env("TIDEGATE_TABLES", "public.*")
             .env("TIDEGATE_NAME", &self.name)
-            .env("TIDEGATE_STATE_DIR", self.machine())
+            .env("TIDEGATE_STATE_DIR", self.machine());
+        let environment = self.place.environment();
+        environment.iter().fold(command, |command, (name, value)| command.env(name, value))
+    }
+
+    /// What the ledger says now.
+    pub fn look(&mut self) -> &Watch {
+        self.watch.look(&self.place);
+        &self.watch
     }
 
     fn machine(&self) -> PathBuf {
@@ -62,8 +83,7 @@ impl Pipeline {
 
     /// Leaves lake and state where they are, and says where.
     pub fn keep(&mut self) -> String {
-        self.place.keep();
         self.state.disable_cleanup(true);
-        format!("lake {}, state {}", self.place.location(), self.state.path().display())
+        format!("lake {}, state {}", self.place.keep(), self.state.path().display())
     }
 }

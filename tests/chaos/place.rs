@@ -1,6 +1,6 @@
 //! Where a pipeline's lake is, how the program reaches it, and how the run looks into it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -20,9 +20,9 @@ impl Place {
         Place { folder: folder("chaos-lake") }
     }
 
-    /// What the program is told.
-    pub fn location(&self) -> String {
-        self.folder.path().display().to_string()
+    /// What the program finds in its environment.
+    pub fn environment(&self) -> Vec<(&'static str, String)> {
+        vec![("TIDEGATE_LAKE", self.folder.path().display().to_string())]
     }
 
     /// A local folder with everything that is in the lake now.
@@ -30,15 +30,20 @@ impl Place {
         self.folder.path().to_owned()
     }
 
-    /// Leaves it where it is, to be looked at.
-    pub fn keep(&mut self) {
+    /// One object of it as text, if it is there.
+    pub fn read(&self, path: &str) -> Option<String> {
+        std::fs::read_to_string(self.folder.path().join(path)).ok()
+    }
+
+    /// Leaves it where it is, to be looked at, and says where.
+    pub fn keep(&mut self) -> String {
         self.folder.disable_cleanup(true);
+        self.folder.path().display().to_string()
     }
 }
 
 /// Follows a ledger's log, reading each commit once.
 pub struct Watch {
-    log: PathBuf,
     next: u64,
     pub phase: String,
     pub generation: u64,
@@ -48,22 +53,14 @@ pub struct Watch {
 }
 
 impl Watch {
-    pub fn new(lake: &Path) -> Watch {
-        Watch {
-            log: lake.join("_tidegate/ledger/_delta_log"),
-            next: 0,
-            phase: "start".to_owned(),
-            generation: 0,
-            fence: Lsn::ZERO,
-            fenced: 0,
-        }
+    pub fn new() -> Watch {
+        Watch { next: 0, phase: "start".to_owned(), generation: 0, fence: Lsn::ZERO, fenced: 0 }
     }
 
     /// Takes in what has come.
-    pub fn look(&mut self) {
-        while let Ok(text) =
-            std::fs::read_to_string(self.log.join(format!("{:020}.json", self.next)))
-        {
+    pub fn look(&mut self, place: &Place) {
+        let path = |version| format!("_tidegate/ledger/_delta_log/{version:020}.json");
+        while let Some(text) = place.read(&path(self.next)) {
             let lines: Result<Vec<Value>, _> = text.lines().map(serde_json::from_str).collect();
             let Ok(lines) = lines else { return };
             self.next += 1;
@@ -80,8 +77,7 @@ impl Watch {
     }
 
     /// Whether the newest generation has its fence, and follows.
-    pub fn is_live(&mut self) -> bool {
-        self.look();
+    pub fn is_live(&self) -> bool {
         self.phase == "live" && self.fenced == self.generation
     }
 }

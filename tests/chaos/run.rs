@@ -15,7 +15,7 @@ use super::compare::{audit, compare};
 use super::figures::Figures;
 use super::load::{Load, SETUP};
 use super::pipeline::Pipeline;
-use super::settings::{Plan, config};
+use super::settings::{Plan, config, store_faults};
 use crate::scan;
 use crate::support::database::Sql;
 use crate::support::program::{Finished, Running};
@@ -29,6 +29,9 @@ use tidegate::position::Lsn;
 /// The longest a stream is left alone before it is killed.
 const STREAM: u64 = 2500;
 
+/// The longest a recovery may take on a machine that is busy with other things.
+const LONGEST: Duration = Duration::from_secs(300);
+
 /// Does what `plan` says and gives its figures.
 ///
 /// # Panics
@@ -38,9 +41,10 @@ pub fn run(plan: &Plan) -> Value {
     let began = Instant::now();
     let mut chaos = Chaos::new(plan.clone());
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        while chaos.figures.killed() < plan.kills && began.elapsed().as_secs() < plan.seconds {
+        while !chaos.is_over() {
             chaos.episode();
         }
+        chaos.end_pipeline();
     }));
     let all = chaos.figures.json(json!({
         "seed": plan.seed, "lake": plan.lake, "postgresql": chaos.server.major(),
@@ -84,6 +88,7 @@ enum Fault {
 
 struct Chaos {
     plan: Plan,
+    began: Instant,
     random: Random,
     server: PrivateServer,
     load: Load,
@@ -102,7 +107,7 @@ impl Chaos {
     fn new(plan: Plan) -> Chaos {
         let mut random = Random::new(plan.seed);
         let major = *random.pick(&versions());
-        let settings = [("wal_sender_timeout", "3s"), ("max_wal_size", "256MB")];
+        let settings = [("wal_sender_timeout", "5s"), ("max_wal_size", "256MB")];
         let settings = settings.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec();
         let server = own_server(major, Options { settings, ..Options::default() });
         let url = server.url("postgres");
@@ -110,6 +115,7 @@ impl Chaos {
         Chaos {
             load: Load::start(&url, plan.seed),
             plan,
+            began: Instant::now(),
             random,
             server,
             figures: Figures::default(),
@@ -120,6 +126,11 @@ impl Chaos {
             snapshot: 1500,
             steps: Vec::new(),
         }
+    }
+
+    fn is_over(&self) -> bool {
+        self.figures.killed() >= self.plan.kills
+            || self.began.elapsed().as_secs() >= self.plan.seconds
     }
 
     fn url(&self) -> String {
@@ -145,7 +156,7 @@ impl Chaos {
         self.begin();
         let kills = 1 + self.random.below(4);
         for _ in 0..kills {
-            if self.p().watch.is_live() && !self.resnapshot {
+            if self.is_over() || self.p().look().is_live() && !self.resnapshot {
                 break;
             }
             let fault = self.fault();
@@ -153,6 +164,9 @@ impl Chaos {
         }
         self.become_live();
         for _ in 0..1 + self.random.below(4) {
+            if self.is_over() {
+                break;
+            }
             let fault = self.fault();
             self.suffer(&fault, true);
             if self.random.chance(20) {
@@ -172,10 +186,14 @@ impl Chaos {
         }
         self.end_pipeline();
         self.number += 1;
-        let config = config(&mut self.random);
+        let settings = (config(&mut self.random), store_faults(&mut self.random));
         let name = format!("chaos_{}", self.number);
-        self.step(format!("== pipeline {name}: {}", config.replace('\n', " ")));
-        let pipeline = Pipeline::new(&self.url(), name, config, &self.plan.lake);
+        self.step(format!(
+            "== pipeline {name}: {} {:?}",
+            settings.0.replace('\n', " "),
+            settings.1
+        ));
+        let pipeline = Pipeline::new(&self.url(), name, settings, &self.plan.lake);
         self.pipeline = Some(pipeline);
         self.resnapshot = false;
     }
@@ -223,8 +241,7 @@ impl Chaos {
     /// One process from its start to its end by force.
     fn suffer(&mut self, fault: &Fault, live: bool) {
         self.step(format!("{fault:?} while {}", if live { "live" } else { "snapshot" }));
-        self.p().watch.look();
-        let generation = self.p().watch.generation;
+        let generation = self.p().look().generation;
         let mut running = self.start(fault);
         let wait = if live { STREAM } else { self.snapshot * 5 / 4 };
         let wait = Duration::from_millis(self.random.below(wait));
@@ -285,8 +302,7 @@ impl Chaos {
             }
             Fault::Zombie => self.zombie(running, wait),
         }
-        self.p().watch.look();
-        if self.p().watch.generation > generation {
+        if self.p().look().generation > generation {
             self.resnapshot = false;
         }
     }
@@ -301,9 +317,7 @@ impl Chaos {
 
     fn phase(&mut self) -> String {
         let resnapshot = self.resnapshot;
-        let watch = &mut self.p().watch;
-        watch.look();
-        if resnapshot { "again".to_owned() } else { watch.phase.clone() }
+        if resnapshot { "again".to_owned() } else { self.p().look().phase.clone() }
     }
 
     fn kill(&mut self, mut running: Running, how: &'static str) {
@@ -416,15 +430,15 @@ impl Chaos {
     /// Lets the pipeline publish.
     fn become_live(&mut self) {
         let began = Instant::now();
-        while !self.p().watch.is_live() || self.resnapshot {
-            let generation = self.p().watch.generation;
+        while !self.p().look().is_live() || self.resnapshot {
+            let generation = self.p().look().generation;
             let mut running = self.start(&Fault::Kill);
             let pipeline = self.pipeline.as_mut().expect("a pipeline");
             let resnapshot = self.resnapshot;
             wait_until("the first fence", PATIENCE, || {
-                let live = pipeline.watch.is_live();
-                let new = !resnapshot || pipeline.watch.generation > generation;
-                running.has_ended() || live && new
+                let watch = pipeline.look();
+                let new = !resnapshot || watch.generation > generation;
+                running.has_ended() || watch.is_live() && new
             });
             if running.has_ended() {
                 let finished = running.finish();
@@ -447,14 +461,14 @@ impl Chaos {
         let (load, pipeline) = (&self.load, self.pipeline.as_mut().expect("a pipeline"));
         let (finished, compared) = load.held(|| {
             let end = sql.one("SELECT pg_current_wal_insert_lsn()");
-            let finished = pipeline.command(&["run", "--until-lsn", &end]).finish();
+            let run = pipeline.command(&["run", "--until-lsn", &end]);
+            let finished = run.start().finish_within(LONGEST);
             let took = began.elapsed();
             if finished.code != Some(0) {
                 return ((finished, took), None);
             }
-            pipeline.watch.look();
             let end: Lsn = end.parse().expect("an LSN");
-            assert!(pipeline.watch.fence >= end, "ended before its target");
+            assert!(pipeline.look().fence >= end, "ended before its target");
             ((finished, took), Some(compare(&mut sql, &pipeline.place.files())))
         });
         let ((finished, took), compared) = (finished, compared);
@@ -469,6 +483,18 @@ impl Chaos {
         self.figures.rows_compared += compared.rows;
         self.figures.differences += compared.differences.len() as u64;
         assert!(compared.differences.is_empty(), "DIFFERENT:\n{}", compared.differences.join("\n"));
+        if self.random.chance(25) {
+            self.verify();
+        }
+    }
+
+    /// The program's own comparison, while the writers write.
+    fn verify(&mut self) {
+        self.step("verify".to_owned());
+        let run = self.p().command(&["verify", "--json"]);
+        let finished = run.start().finish_within(LONGEST);
+        assert_eq!(finished.code, Some(0), "verify: {}", finished.output());
+        self.figures.verifications += 1;
     }
 }
 

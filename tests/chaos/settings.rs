@@ -44,6 +44,21 @@ impl Plan {
     }
 }
 
+/// Faults of the store under a pipeline (`src/lake/faults.rs`), or none: now and then an operation
+/// fails, fails although it was done, or is slow.
+pub fn store_faults(random: &mut Random) -> Option<String> {
+    if random.chance(60) {
+        return None;
+    }
+    let seed = random.below(1 << 30);
+    Some(format!(
+        "any * p0.02@{seed} error; create * p0.05@{} lost; put * p0.03@{} lost; any * p0.02@{} slow:150",
+        seed + 1,
+        seed + 2,
+        seed + 3
+    ))
+}
+
 /// `tidegate.toml` of a pipeline. Settings that this version does not have yet are left out.
 pub fn config(random: &mut Random) -> String {
     let known =
@@ -56,14 +71,17 @@ pub fn config(random: &mut Random) -> String {
     ];
     let (retain, age) = (random.chance(50), random.chance(50));
     if has("retain") && retain {
-        handoff.push("retain = \"spool\"".to_owned());
+        handoff.push("retain = \"spool\"\nspool_interval = \"100ms\"".to_owned());
+        if random.chance(50) {
+            handoff.push("spool_segment_bytes = \"64KiB\"".to_owned());
+        }
     }
     if has("max_snapshot_age") && age {
         handoff.push("max_snapshot_age = \"1s\"".to_owned());
     }
     let mut stream = vec![format!("interval = \"{}ms\"", random.pick(&[100, 100, 300, 1000]))];
     if random.chance(40) {
-        stream.push(format!("max_batch_rows = {}", random.pick(&[50, 500, 5000])));
+        stream.push(format!("max_batch_rows = {}", random.pick(&[300, 1000, 5000])));
     }
     if random.chance(30) {
         stream.push("max_batch_bytes = \"1MiB\"".to_owned());

@@ -1,8 +1,10 @@
-# make demo    see it work: a private PostgreSQL, real data, writers, and the lake they end in
-# make test    everything CI runs
-# make bench   measure it against PostgreSQL's own tools (bench-quick: in a few minutes)
-# make dist    pack a release: archive, Debian package, SBOM, checksums
-# make setup   what the tests need, into the cache folder
+# make demo     see it work: a private PostgreSQL, real data, writers, and the lake they end in
+# make test     everything CI runs
+# make chaos    kill it again and again under load and compare (SEED, KILLS, MINUTES, LAKE)
+# make crossing fail at every named point in every phase; `make test` takes a sample
+# make bench    measure it against PostgreSQL's own tools (bench-quick: in a few minutes)
+# make dist     pack a release: archive, Debian package, SBOM, checksums
+# make setup    what the tests need, into the cache folder
 #
 # Downloads go to one cache folder (scripts/fetching.py says where; TIDEGATE_CACHE moves it).
 
@@ -21,7 +23,7 @@ DEMO ?=
 TIDEGATE_TERRAFORM_CHECK ?= $(wildcard ../shared/tools/terraform-stub/check)
 export TIDEGATE_TERRAFORM_CHECK
 
-.PHONY: help demo test bench bench-quick setup lint build dist check-deploy clean-cache
+.PHONY: help demo test chaos crossing bench bench-quick setup lint build dist check-deploy clean-cache
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -63,6 +65,17 @@ check-deploy:
 test: setup check-deploy lint
 	@echo "== tests"
 	@$(CLIPPY) $(CARGO) test --locked --features failpoints $(TESTS) -- $(TESTARGS)
+
+# One seed. `make chaos SEED=3 KILLS=200 MINUTES=30 LAKE=local`; a seed that failed is printed with
+# the line that runs it again.
+chaos: setup
+	@CHAOS_SEED="$(SEED)" CHAOS_KILLS="$(KILLS)" CHAOS_MINUTES="$(MINUTES)" CHAOS_LAKE="$(LAKE)" \
+		$(CLIPPY) $(CARGO) test --locked --features failpoints --test chaos -- \
+		--ignored --nocapture a_full_chaos
+
+crossing: setup
+	@TIDEGATE_CROSSING=full $(CLIPPY) $(CARGO) test --locked --features failpoints \
+		--test failpoints -- --nocapture
 
 bench:
 	@$(CARGO) build --release --locked

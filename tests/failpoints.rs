@@ -36,13 +36,18 @@ const SIDE_BY_SIDE: usize = 5;
 fn traces(template: &TestDb) -> BTreeMap<Phase, Vec<String>> {
     let found = Mutex::new(BTreeMap::new());
     std::thread::scope(|scope| {
-        for chain in [&PHASES[2..3], &[Phase::Live, Phase::Again], &PHASES[4..5]] {
+        for runs in
+            [&[Phase::Drain][..], &[Phase::Live, Phase::Again], &[Phase::Continue], &[Phase::Spool]]
+        {
             let found = &found;
             scope.spawn(move || {
-                let bench = Bench::new(template, &format!("trace_{:?}", chain[0]));
-                for phase in chain {
-                    let trace = bench.trace(*phase);
-                    found.lock().unwrap().insert(*phase, trace);
+                let bench = Bench::new(template, &format!("trace_{:?}", runs[0]), runs[0]);
+                for run in runs {
+                    let trace = bench.trace(*run);
+                    // One run has the first three phases.
+                    let phases = if *run == Phase::Drain { &PHASES[..3] } else { &[*run] };
+                    let mut found = found.lock().unwrap();
+                    found.extend(phases.iter().map(|phase| (*phase, phase.part_of(&trace))));
                 }
             });
         }
@@ -74,8 +79,9 @@ fn nothing_is_lost_whatever_happens_at_any_point() {
                 loop {
                     let Some(case) = queue.lock().unwrap().next() else { return };
                     let name: String = format!("x_{}", case.point).chars().take(30).collect();
-                    let crossed =
-                        catch_unwind(AssertUnwindSafe(|| Bench::new(&template, &name).cross(case)));
+                    let crossed = catch_unwind(AssertUnwindSafe(|| {
+                        Bench::new(&template, &name, case.phase).cross(case)
+                    }));
                     match crossed {
                         Ok(true) => drop(reached.lock().unwrap().insert((case.phase, &case.point))),
                         Ok(false) => {}

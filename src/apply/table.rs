@@ -398,6 +398,11 @@ impl TableApplier {
         }
     }
 
+    /// Waits for what is written beside the commits: checkpoints of the log.
+    pub async fn settle(&mut self) {
+        self.table.settle().await;
+    }
+
     /// Makes the index durable, so that the next start need not read the newest files again.
     pub fn flush_index(&mut self) -> Result<()> {
         self.index.as_mut().map_or(Ok(()), Locations::flush)

@@ -337,7 +337,10 @@ impl Applier {
             if let Err(e) = applier.flush_index() {
                 tracing::warn!("{e}; the next start reads the newest keys from the lake");
             }
+            // What is written beside the commits would die with the process, half done.
+            self.runtime.block_on(applier.settle());
         }
+        self.runtime.block_on(self.ledger.settle());
         (self.ledger, result)
     }
 

@@ -111,15 +111,18 @@ pub struct Sql {
 
 impl Sql {
     pub fn connect(url: &str) -> Sql {
+        Sql::attempt_connect(url).unwrap_or_else(|e| panic!("can't connect to {url}: {e}"))
+    }
+
+    /// As [`Sql::connect`], for a server that may be down.
+    pub fn attempt_connect(url: &str) -> Result<Sql, tokio_postgres::Error> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .unwrap_or_else(|e| panic!("no runtime: {e}"));
-        let (client, connection) = runtime
-            .block_on(tokio_postgres::connect(url, NoTls))
-            .unwrap_or_else(|e| panic!("can't connect to {url}: {e}"));
+        let (client, connection) = runtime.block_on(tokio_postgres::connect(url, NoTls))?;
         runtime.spawn(connection);
-        Sql { client, runtime }
+        Ok(Sql { client, runtime })
     }
 
     /// Runs statements and gives the rows of all of them, or the server's error.

@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::failpoint;
 
 mod file;
 mod secret;
 pub mod units;
 
-pub use file::{File, Format, Handoff, Limits, OnWalLimit, Patterns, Retain, Stream};
+pub use file::{File, Format, Handoff, Limits, Maintenance, OnWalLimit, Patterns, Retain, Stream};
 pub use secret::{redact, redact_location};
 
 /// The file that is read from the working folder when no other is named.
@@ -102,6 +103,8 @@ pub struct Config {
     pub stream: Stream,
     /// What may grow, and how far.
     pub limits: Limits,
+    /// Keeping the lake small and quick to read.
+    pub maintenance: Maintenance,
     /// Folder for what can be made again from the lake; not created yet.
     pub state_dir: PathBuf,
     source: Option<Source>,
@@ -232,6 +235,7 @@ impl Config {
             handoff: file.handoff,
             stream: file.stream,
             limits: file.limits,
+            maintenance: file.maintenance,
             state_dir,
             source: url
                 .filter(|url| !url.trim().is_empty())
@@ -346,6 +350,21 @@ impl Config {
                 "1s or more, or 0s for no limit",
             ));
         }
+        let maintenance = &self.maintenance;
+        size_from("[maintenance] target_file_bytes", maintenance.target_file_bytes, 64 << 10)?;
+        if !(1..=90).contains(&maintenance.max_masked_percent) {
+            return Err(out_of_range("[maintenance] max_masked_percent", "1 to 90"));
+        }
+        let years = second * 3600 * 24 * 36500;
+        duration_in("[maintenance] clean_every", maintenance.clean_every, second, years)?;
+        // A writer that slept through the clean-up finds out only if it could not sleep longer.
+        let least = if failpoint::wrong("short-retention") { Duration::ZERO } else { second * 120 };
+        duration_in(
+            "[maintenance] retain_versions_for",
+            maintenance.retain_versions_for,
+            least,
+            years,
+        )?;
         if self.handoff.workers.is_some_and(|workers| !(1..=64).contains(&workers)) {
             return Err(out_of_range("[handoff] workers (--workers)", "1 to 64"));
         }

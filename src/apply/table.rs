@@ -23,6 +23,10 @@ use crate::lake::{self, CommitOutcome, DataFileWriter, FileOptions, Lake, LakeTa
 use crate::source::pgoutput::{Datum, Tuple};
 use crate::source::types::ColumnBuilder;
 
+mod compact;
+
+pub use compact::{Compacted, Compaction, Outcome};
+
 /// Rows decoded at a time.
 const ROWS_PER_BATCH: usize = 16_384;
 

@@ -85,6 +85,27 @@ Examples:
 
 Prints SQL that makes one view per table, each at the same fence: a consistent cut.";
 
+const MAINTAIN_HELP: &str = "\
+Examples:
+  tidegate maintain --dry-run
+  tidegate maintain public.orders --source postgres://me@db/shop --lake /data/lake
+
+Removes versions that are older than the retention, with the files and log entries that only they
+need, also while the pipeline runs. Merges small files, and writes files with many masked rows
+again; for that it holds the pipeline's slot, so a running pipeline does it itself instead, and
+without a source it is not done.";
+
+const PIN_HELP: &str = "\
+Examples:
+  tidegate pin friday
+      What all tables show now.
+  tidegate pin before-import --at 16/B374D848
+  tidegate pin friday-18h --at 2025-03-07T18:00:00Z
+  tidegate pin first --at public.orders@0
+
+A pin names one version of every table, all at the same fence. No clean-up removes it before
+`tidegate unpin`.";
+
 const TEARDOWN_HELP: &str = "\
 Drops the replication slot and the publication that `run` made on the source, so that the source no
 longer keeps WAL for this pipeline. Asks first. The lake is never touched: its tables stay readable,
@@ -161,6 +182,14 @@ pub enum Command {
     /// Print SQL that opens the tables in another program, all at one fence
     #[command(after_help = VIEWS_HELP)]
     Views(ViewsArgs),
+    /// Merge files and remove old versions, by hand
+    #[command(after_help = MAINTAIN_HELP)]
+    Maintain(MaintainArgs),
+    /// Name a cut of all tables that no clean-up removes
+    #[command(after_help = PIN_HELP)]
+    Pin(PinArgs),
+    /// Let a named cut go
+    Unpin(UnpinArgs),
     /// Drop the slot and the publication on the source; the lake stays
     #[command(after_help = TEARDOWN_HELP)]
     Teardown(TeardownArgs),
@@ -407,6 +436,78 @@ pub struct ViewsArgs {
 }
 
 impl ViewsArgs {
+    /// What goes into the configuration.
+    pub fn flags(&self) -> Flags {
+        self.pipeline.flags()
+    }
+}
+
+/// `tidegate maintain`
+#[derive(Debug, Args)]
+pub struct MaintainArgs {
+    /// The tables, each as schema.table; all of the pipeline's if none is given
+    #[arg(value_name = "TABLE")]
+    pub tables: Vec<String>,
+    #[command(flatten)]
+    source: SourceArgs,
+    #[command(flatten)]
+    pipeline: PipelineArgs,
+    #[command(flatten)]
+    state: StateArgs,
+    /// Say what would be removed, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Answer in JSON (schemas/maintain.schema.json)
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+}
+
+impl MaintainArgs {
+    /// What goes into the configuration.
+    pub fn flags(&self) -> Flags {
+        Flags {
+            source: self.source.source.clone(),
+            state_dir: self.state.state_dir.clone(),
+            ..self.pipeline.flags()
+        }
+    }
+}
+
+/// `tidegate pin`
+#[derive(Debug, Args)]
+pub struct PinArgs {
+    /// Name of the pin
+    #[arg(value_name = "NAME")]
+    pub pin: String,
+    /// The cut: a position (16/B374D848), a time (RFC 3339), or a version of a table
+    /// (schema.table@12; 12 alone if there is one table). The newest if it is left out
+    #[arg(long, value_name = "LSN|TIME|VERSION")]
+    pub at: Option<String>,
+    #[command(flatten)]
+    pipeline: PipelineArgs,
+    /// Answer in JSON (schemas/pin.schema.json)
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+}
+
+impl PinArgs {
+    /// What goes into the configuration.
+    pub fn flags(&self) -> Flags {
+        self.pipeline.flags()
+    }
+}
+
+/// `tidegate unpin`
+#[derive(Debug, Args)]
+pub struct UnpinArgs {
+    /// Name of the pin
+    #[arg(value_name = "NAME")]
+    pub pin: String,
+    #[command(flatten)]
+    pipeline: PipelineArgs,
+}
+
+impl UnpinArgs {
     /// What goes into the configuration.
     pub fn flags(&self) -> Flags {
         self.pipeline.flags()

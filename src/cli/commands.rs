@@ -4,9 +4,10 @@ use std::path::Path;
 
 use super::args::{Engine, Until};
 use super::confirm::confirm;
+use super::maintain;
 use super::output::{
-    BoundaryStatus, SlotStatus, SpoolStatus, StatusOutput, TableStatus, VersionOutput, print,
-    print_json,
+    BoundaryStatus, PinOutput, SlotStatus, SpoolStatus, StatusOutput, TableStatus, VersionOutput,
+    print, print_json,
 };
 use super::text::{self, Style};
 use super::views::{self, TableView};
@@ -16,6 +17,7 @@ use crate::handoff::run::{self as pipeline, teardown as tear_down};
 use crate::handoff::session::{belongs_to, connect_options};
 use crate::handoff::snapshot::of_table;
 use crate::handoff::{guard, rules, spool};
+use crate::lake::pins::Pins;
 use crate::lake::{self, Lake, LakeTable, Ledger};
 use crate::observe::stop::StopSignal;
 use crate::position::Lsn;
@@ -94,6 +96,10 @@ pub async fn status(config: Config, json: bool) -> Result<()> {
             chunks_copied: copied.len() as u64,
             chunks: recorded.chunks,
             rows_estimated: recorded.rows_estimated,
+            storage: match &open {
+                Some(table) => Some(maintain::storage(&lake, table).await?),
+                None => None,
+            },
         });
     }
     let slot = match config.source() {
@@ -116,6 +122,7 @@ pub async fn status(config: Config, json: bool) -> Result<()> {
         boundary: boundary_status(state),
         fence,
         tables,
+        pins: Pins::read(&ledger).await?.pins.into_values().map(PinOutput::from).collect(),
         slot: slot.zip(outlook).map(|(slot, outlook)| SlotStatus {
             name: slot.name,
             active: slot.active,
@@ -154,13 +161,17 @@ fn boundary_status(state: &lake::PipelineState) -> Option<BoundaryStatus> {
 pub async fn versions(config: Config, table: &str, json: bool) -> Result<()> {
     let (lake, ledger) = open_ledger(&config).await?.ok_or_else(|| no_pipeline(&config))?;
     let recorded = find_table(&ledger, table)?;
-    let versions: Vec<VersionOutput> =
+    let pins = Pins::read(&ledger).await?;
+    let mut versions: Vec<VersionOutput> =
         lake::versions(&lake, &recorded).await?.into_iter().map(VersionOutput::from).collect();
+    for version in &mut versions {
+        version.pins = pins.names(&recorded, version.version);
+    }
     if json { print_json(&versions) } else { print(&text::versions(&versions, Style::detect())) }
 }
 
 /// Folder of a table by its name, `schema.table` or `table` in schema public.
-fn find_table(ledger: &Ledger, table: &str) -> Result<String> {
+pub(super) fn find_table(ledger: &Ledger, table: &str) -> Result<String> {
     let state = ledger.state();
     let name = |t: &lake::TableEntry| format!("{}.{}", t.schema, t.name);
     let found =
@@ -229,7 +240,7 @@ pub async fn demo(dir: &Path, data: Option<&Path>, stop: StopSignal) -> Result<(
     crate::demo::run(dir, data, &stop).await
 }
 
-async fn open_ledger(config: &Config) -> Result<Option<(Lake, Ledger)>> {
+pub(super) async fn open_ledger(config: &Config) -> Result<Option<(Lake, Ledger)>> {
     let lake = Lake::open_existing(config.lake()?)?;
     let Some(lake) = lake else { return Ok(None) };
     let Some(ledger) = Ledger::open(&lake).await? else { return Ok(None) };
@@ -237,7 +248,7 @@ async fn open_ledger(config: &Config) -> Result<Option<(Lake, Ledger)>> {
     Ok(Some((lake, ledger)))
 }
 
-fn no_pipeline(config: &Config) -> Error {
+pub(super) fn no_pipeline(config: &Config) -> Error {
     Error::new(
         Kind::Check,
         format!("there is no pipeline in the lake {}", config.lake().unwrap_or_default()),

@@ -17,6 +17,7 @@ use args::{Cli, Command};
 pub mod args;
 pub mod commands;
 pub mod confirm;
+pub mod maintain;
 pub mod output;
 pub mod schemas;
 pub mod table;
@@ -83,6 +84,16 @@ async fn dispatch(command: Command) -> Result<()> {
             commands::verify(config, &args.tables, args.json, StopSignal::install()?).await
         }
         Command::Views(args) => commands::views(load(&args.flags(), &[Lake])?, args.engine).await,
+        Command::Maintain(args) => {
+            let config = load(&args.flags(), &[Lake])?;
+            let stop = StopSignal::install()?;
+            maintain::maintain(config, &args.tables, args.dry_run, args.json, stop).await
+        }
+        Command::Pin(args) => {
+            maintain::pin(load(&args.flags(), &[Lake])?, &args.pin, args.at.as_deref(), args.json)
+                .await
+        }
+        Command::Unpin(args) => maintain::unpin(load(&args.flags(), &[Lake])?, &args.pin).await,
         Command::Teardown(args) => {
             commands::teardown(load(&args.flags(), &[Source, Lake])?, args.yes).await
         }

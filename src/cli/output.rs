@@ -1,13 +1,15 @@
 //! What commands answer: the types behind `--json`. Other tools rely on these names; their schemas
 //! stand in `schemas/`. Keys may be added, none renamed or removed.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::{Error, Kind, Result};
-use crate::lake::{VersionInfo, VersionKind};
+use crate::lake::pins::Pin;
+use crate::lake::{Lake, VersionInfo, VersionKind};
 use crate::position::Lsn;
 
 /// `tidegate status --json`: how far the pipeline is.
@@ -33,6 +35,8 @@ pub struct StatusOutput {
     pub fence: Option<Lsn>,
     /// One entry per table.
     pub tables: Vec<TableStatus>,
+    /// Cuts that no clean-up removes.
+    pub pins: Vec<PinOutput>,
     /// The replication slot; null where the source was not asked or has none.
     pub slot: Option<SlotStatus>,
     /// The spool of changes in the lake; null where there is none.
@@ -78,6 +82,80 @@ pub struct TableStatus {
     pub chunks: Option<u64>,
     /// PostgreSQL's estimate of the table's rows; null where it has none.
     pub rows_estimated: Option<u64>,
+    /// What it is made of; null before the handoff.
+    pub storage: Option<StorageStatus>,
+}
+
+/// What the newest version of a table is made of.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+pub struct StorageStatus {
+    /// Its data files.
+    pub files: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Rows of the table.
+    pub rows: u64,
+    /// Rows in the files that are superseded or deleted.
+    pub masked_rows: u64,
+    /// Versions that can be read.
+    pub versions: u64,
+    /// Bytes of the log.
+    pub log_bytes: u64,
+}
+
+/// A named cut, as `tidegate pin --json` answers and `status` lists it.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(title = "tidegate pin --json")]
+pub struct PinOutput {
+    /// Its name.
+    pub name: String,
+    /// The position all tables show.
+    pub lsn: Lsn,
+    /// When it was pinned (RFC 3339).
+    pub at: String,
+    /// The version of each table.
+    pub tables: BTreeMap<String, u64>,
+}
+
+impl From<Pin> for PinOutput {
+    fn from(pin: Pin) -> Self {
+        let name = |folder: String| match Lake::table_name(&folder) {
+            Some((schema, table)) => format!("{schema}.{table}"),
+            None => folder,
+        };
+        PinOutput {
+            name: pin.name,
+            lsn: pin.lsn,
+            at: pin.at,
+            tables: pin.tables.into_iter().map(|(folder, v)| (name(folder), v)).collect(),
+        }
+    }
+}
+
+/// `tidegate maintain --json`: what was done, or would be.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(title = "tidegate maintain --json")]
+pub struct MaintainOutput {
+    /// Whether nothing was changed.
+    pub dry_run: bool,
+    /// Compactions made; null where a running pipeline makes them itself, `compact` is off, or no
+    /// source was given.
+    pub compactions: Option<u64>,
+    /// Tables of which something was removed.
+    pub cleaned: Vec<CleanedTable>,
+}
+
+/// What was removed of a table.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct CleanedTable {
+    /// `schema.table`.
+    pub table: String,
+    /// Versions.
+    pub versions: u64,
+    /// Data files and files of deletion vectors.
+    pub files: u64,
+    /// Bytes of the data files.
+    pub bytes: u64,
 }
 
 /// The state of the replication slot.
@@ -137,6 +215,8 @@ pub struct VersionOutput {
     pub inserted: Option<u64>,
     /// Rows it removed.
     pub deleted: Option<u64>,
+    /// Names of the pins that keep it.
+    pub pins: Vec<String>,
 }
 
 impl From<VersionInfo> for VersionOutput {
@@ -152,6 +232,7 @@ impl From<VersionInfo> for VersionOutput {
             committed_at: info.committed_at,
             inserted: ours.then_some(info.inserted),
             deleted: ours.then_some(info.deleted),
+            pins: Vec::new(),
         }
     }
 }
@@ -313,7 +394,9 @@ mod tests {
                 chunks: None,
                 rows_copied: 1,
                 rows_estimated: None,
+                storage: None,
             }],
+            pins: Vec::new(),
             slot: None,
             spool: None,
         };
@@ -324,7 +407,8 @@ mod tests {
                 "base": "0/10", "boundary": null, "fence": null,
                 "tables": [{"table": "a.b", "phase": "live", "version": 0, "base": null, "applied": null,
                             "rows_copied": 1, "bytes_copied": 0, "chunks_copied": 0, "chunks": null,
-                            "rows_estimated": null}],
+                            "rows_estimated": null, "storage": null}],
+                "pins": [],
                 "slot": null,
                 "spool": null,
             })

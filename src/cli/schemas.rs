@@ -6,7 +6,7 @@ use std::path::Path;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
 
-use super::output::{StatusOutput, VerifyOutput, VersionOutput};
+use super::output::{MaintainOutput, PinOutput, StatusOutput, VerifyOutput, VersionOutput};
 use crate::config::File;
 use crate::error::{Error, Result};
 use crate::lake::{Checkpoint, Fence, PipelineState, SpoolState, Tag};
@@ -19,6 +19,8 @@ pub fn schemas() -> Vec<(&'static str, Schema)> {
         ("status.schema.json", written::<StatusOutput>()),
         ("versions.schema.json", written::<Vec<VersionOutput>>()),
         ("verify.schema.json", written::<VerifyOutput>()),
+        ("maintain.schema.json", written::<MaintainOutput>()),
+        ("pin.schema.json", written::<PinOutput>()),
         ("check.schema.json", written::<CheckReport>()),
         // What stands in the lake; keys that are left out when empty may be absent.
         ("checkpoint.schema.json", stored::<Checkpoint>()),

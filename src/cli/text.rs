@@ -136,7 +136,39 @@ pub fn status(status: &StatusOutput, style: Style) -> String {
     }
     out.push('\n');
     out.push_str(&table.render());
+    out.push_str(&storage(status));
+    for pin in &status.pins {
+        out.push_str(&format!("pin {}  at {}  since {}\n", pin.name, pin.lsn, pin.at));
+    }
     out
+}
+
+/// What the tables are made of; empty before there are any.
+fn storage(status: &StatusOutput) -> String {
+    let mut table = Table::new(&[
+        ("table", Side::Left),
+        ("files", Side::Right),
+        ("bytes", Side::Right),
+        ("rows", Side::Right),
+        ("masked", Side::Right),
+        ("versions", Side::Right),
+        ("log", Side::Right),
+    ]);
+    let mut any = false;
+    for (name, s) in status.tables.iter().filter_map(|t| Some((&t.table, t.storage.as_ref()?))) {
+        any = true;
+        let percent = s.masked_rows * 100 / (s.rows + s.masked_rows).max(1);
+        table.row(vec![
+            name.as_str().into(),
+            human::count(s.files).into(),
+            human::bytes(s.bytes).into(),
+            human::count(s.rows).into(),
+            format!("{percent} %").into(),
+            human::count(s.versions).into(),
+            human::bytes(s.log_bytes).into(),
+        ]);
+    }
+    if any { format!("\n{}", table.render()) } else { String::new() }
 }
 
 fn phase_colour(phase: &str) -> u8 {
@@ -159,6 +191,7 @@ pub fn versions(versions: &[VersionOutput], style: Style) -> String {
         ("committed at", Side::Left),
         ("inserted", Side::Right),
         ("deleted", Side::Right),
+        ("pins", Side::Left),
     ]);
     for v in versions {
         let colour = match v.kind {
@@ -176,6 +209,7 @@ pub fn versions(versions: &[VersionOutput], style: Style) -> String {
             or_dash(v.committed_at.as_deref()).into(),
             counts(v.inserted).into(),
             counts(v.deleted).into(),
+            v.pins.join(", ").into(),
         ]);
     }
     table.render()
@@ -288,7 +322,9 @@ mod tests {
                 chunks_copied: 3,
                 chunks: Some(12),
                 rows_estimated: None,
+                storage: None,
             }],
+            pins: Vec::new(),
             slot: Some(SlotStatus {
                 name: "shop".into(),
                 active: false,
@@ -354,6 +390,7 @@ mod tests {
             committed_at: Some("2025-01-01T00:00:00Z".into()),
             inserted: None,
             deleted: Some(1000),
+            pins: Vec::new(),
         };
         let text = versions(&[version], Style::plain());
         assert!(text.contains("3  foreign    -  -     -        -            2025-01-01T00:00:00Z         -    1,000"), "{text}");

@@ -45,6 +45,8 @@ pub struct File {
     pub stream: Stream,
     /// What may grow, and how far.
     pub limits: Limits,
+    /// Keeping the lake small and quick to read.
+    pub maintenance: Maintenance,
     /// Files on the local disk.
     pub state: StateFile,
 }
@@ -255,6 +257,54 @@ impl Default for Limits {
             reread_bytes: 64 << 20,
             connect_timeout: Duration::from_secs(10),
             retry_for: Duration::from_secs(600),
+        }
+    }
+}
+
+/// Keeping the lake small and quick to read while changes come in: files are merged, masked rows
+/// dropped, and what only old versions need is removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Maintenance {
+    /// Merge small files, and write files with many masked rows again, beside the stream.
+    /// Default: true.
+    pub compact: bool,
+    /// Bytes of a data file that is large enough: smaller ones are merged up to about this size.
+    /// At least 64 KiB. Default: 128 MiB.
+    #[serde(with = "units::bytes")]
+    #[schemars(with = "units::BytesText")]
+    pub target_file_bytes: u64,
+    /// Share of masked rows of a file, in percent, above which it is written again without them,
+    /// 1 to 90. Default: 30.
+    #[schemars(range(min = 1, max = 90))]
+    pub max_masked_percent: u8,
+    /// Remove old versions, and the files and log entries that only they need. Default: true.
+    pub clean: bool,
+    /// How often, 1 s or more. Default: 1h.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::DurationText")]
+    pub clean_every: Duration,
+    /// How long a version stays readable after a newer one has replaced it, 2 min or more. Under
+    /// random updates each version costs up to a bit for each row of the table: shorten it where
+    /// that is too much. Pinned versions and handoff versions stay longer. Default: 7d.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::DurationText")]
+    pub retain_versions_for: Duration,
+    /// The newest handoff versions of each table that stay readable whatever their age; 0 keeps
+    /// none by itself. Default: 10.
+    pub keep_handoffs: u32,
+}
+
+impl Default for Maintenance {
+    fn default() -> Self {
+        Maintenance {
+            compact: true,
+            target_file_bytes: 128 << 20,
+            max_masked_percent: 30,
+            clean: true,
+            clean_every: Duration::from_secs(3600),
+            retain_versions_for: Duration::from_secs(7 * 24 * 3600),
+            keep_handoffs: 10,
         }
     }
 }

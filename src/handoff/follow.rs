@@ -14,11 +14,14 @@ use crate::apply::table::TableApplier;
 use crate::config::{Config, Format};
 use crate::error::{Error, Kind, Result};
 use crate::failpoint;
+use crate::handoff::clean::Cleaning;
+use crate::handoff::cut::TORN_EVENT;
+use crate::handoff::housekeeping::{self, Housekeeper};
 use crate::handoff::session::{Session, blocking};
 use crate::handoff::spool::source::Source;
 use crate::handoff::stream::{self, Ended, Shared};
 use crate::handoff::{index, rules, spool};
-use crate::lake::{Lake, LakeTable, Ledger};
+use crate::lake::{Event, Lake, LakeTable, Ledger};
 use crate::observe::stop::StopSignal;
 use crate::position::Lsn;
 use crate::source::catalog::{self, TableInfo};
@@ -196,6 +199,8 @@ pub async fn follow(
     let plans: Vec<Arc<TablePlan>> = tables.iter().map(|open| open.plan.clone()).collect();
     let options = stream_options(config, session.server.version, &plans)?;
     let interval = config.stream.interval;
+    let bounds = config.maintenance.compact.then(|| housekeeping::bounds(&config.maintenance));
+    let housekeeper = Housekeeper::new(bounds, tables.len(), tokio::runtime::Handle::current());
     let shared = stream::shared(fence);
     let (sender, parts) = stream::queue();
     let runtime = tokio::runtime::Handle::current();
@@ -223,7 +228,9 @@ pub async fn follow(
         let (shared, lake) = (shared.clone(), session.lake.clone());
         std::thread::Builder::new()
             .name("applier".to_owned())
-            .spawn(move || Applier { appliers, ledger, lake, runtime, shared }.run(&parts))
+            .spawn(move || {
+                Applier { appliers, ledger, lake, runtime, shared, housekeeper }.run(&parts)
+            })
             .map_err(|e| Error::failed("the applier thread can't be started").because(e))?
     };
     let signal = {
@@ -233,12 +240,14 @@ pub async fn follow(
             shared.stop.store(true, Ordering::Release);
         })
     };
+    let cleaning = Cleaning::begin(session.lake.clone(), session.config.maintenance.clone());
     let read = reader.await.map_err(|e| Error::failed("the reader died").because(e))?;
     let (ledger, applied) = blocking(move || {
         applier.join().map_err(|_| Error::failed("the applier died").next("report this"))
     })
     .await?;
     signal.abort();
+    drop(cleaning);
     session.ledger = Some(ledger);
     let fence = Lsn::new(shared.fence.load(Ordering::Acquire));
     // The applier's error is the cause when both failed.
@@ -255,7 +264,7 @@ pub async fn follow(
 }
 
 /// Takes the pipeline over: the ledger, then the slot; proves that both are still as they were.
-async fn hold(
+pub(super) async fn hold(
     session: &Session,
     ledger: &mut Ledger,
     tables: Vec<OpenTable>,
@@ -265,6 +274,12 @@ async fn hold(
     ledger.claim().await?;
     // What a crash after the drain left.
     spool::tidy(ledger, &session.lake).await?;
+    let reached = reached(&tables);
+    if reached > fence {
+        // Some tables have a batch that others lack: what it reached is no fence.
+        let detail = serde_json::json!({ "after": fence, "until": reached });
+        ledger.append_events(&[Event::now("", TORN_EVENT, "", detail)]).await?;
+    }
     let appliers = appliers(session, tables, &tokio::runtime::Handle::current()).await?;
     let source = Source::open(session, ledger, fence, options).await?;
     still_ours(session, ledger, &appliers).await?;
@@ -324,6 +339,7 @@ struct Applier {
     lake: Lake,
     runtime: tokio::runtime::Handle,
     shared: Arc<Shared>,
+    housekeeper: Housekeeper,
 }
 
 impl Applier {
@@ -332,6 +348,7 @@ impl Applier {
         if result.is_err() {
             self.shared.failed.store(true, Ordering::Release);
         }
+        self.housekeeper.stop(&mut self.appliers);
         for applier in &mut self.appliers {
             applier.discard();
             if let Err(e) = applier.flush_index() {
@@ -345,12 +362,18 @@ impl Applier {
     }
 
     fn work(&mut self, parts: &Receiver<Part>) -> Result<()> {
+        let mut within_batch = false;
         loop {
+            if !within_batch {
+                self.housekeeper.between_batches(&mut self.appliers)?;
+            }
             let part = match parts.recv_timeout(Duration::from_secs(1)) {
                 Ok(part) => part,
                 Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             };
+            self.housekeeper.batch_begins(true);
+            within_batch = part.end.is_none();
             for changes in &part.tables {
                 let applier = self
                     .appliers
@@ -398,6 +421,7 @@ impl Applier {
         if self.ledger.spool().is_some() {
             runtime.block_on(spool::tidy(&mut self.ledger, &self.lake))?;
         }
+        runtime.block_on(self.ledger.merge_events())?;
         tracing::debug!(fence = %next, tables, "batch committed");
         Ok(())
     }

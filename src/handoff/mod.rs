@@ -2,9 +2,12 @@
 //!
 //! `rules` decides, purely; `snapshot` and `follow` do; `run` chooses between them at every start.
 
+pub mod clean;
 pub mod copy;
+pub mod cut;
 pub mod follow;
 pub mod guard;
+pub mod housekeeping;
 pub mod index;
 pub mod plan;
 pub mod queue;

@@ -55,6 +55,9 @@ const RULES: Rules = Rules {
     after: "lake.ledger.after",
 };
 
+/// Rules for programs that only add notes: what the owner does does not fence them.
+const NOTES: Rules = Rules { domains: &[], ..RULES };
+
 /// Redoings above what others added, before giving up.
 const REDOINGS: u32 = 20;
 
@@ -257,6 +260,8 @@ impl Event {
     }
 }
 
+mod upkeep;
+
 /// The ledger of a lake.
 pub struct Ledger {
     log: TableLog,
@@ -371,7 +376,7 @@ impl Ledger {
     pub async fn claim(&mut self) -> Result<()> {
         let epoch = Uuid::new_v4().to_string();
         let actions = vec![domain(WRITER_DOMAIN, &writer(&epoch))?];
-        self.put(actions, None, "CLAIM").await?;
+        self.put_by(actions, None, "CLAIM", RULES).await?;
         self.epoch = Some(epoch);
         Ok(())
     }
@@ -518,9 +523,24 @@ impl Ledger {
 
     async fn put(
         &mut self,
+        actions: Vec<Action>,
+        file: Option<NewFile>,
+        operation: &str,
+    ) -> Result<()> {
+        let rules = self.rules();
+        self.put_by(actions, file, operation, rules).await
+    }
+
+    fn rules(&self) -> Rules {
+        if self.epoch.is_some() { RULES } else { NOTES }
+    }
+
+    async fn put_by(
+        &mut self,
         mut actions: Vec<Action>,
         file: Option<NewFile>,
         operation: &str,
+        rules: Rules,
     ) -> Result<()> {
         if let Some(file) = &file {
             actions.push(Action::Add(Box::new(Add {
@@ -535,12 +555,12 @@ impl Ledger {
         }
         let draft = Draft { operation: Uuid::new_v4().to_string(), info: info(operation), actions };
         for _ in 0..REDOINGS {
-            if let Put::Done(_) = self.log.put(&draft, RULES).await? {
+            if let Put::Done(_) = self.log.put(&draft, rules).await? {
                 self.files.extend(file.map(|f| f.path));
                 self.log_checkpoint.after_commit(&self.log, self.files.len());
                 return Ok(());
             }
-            self.reload().await?;
+            self.reload(rules).await?;
         }
         Err(Error::transient(format!(
             "the ledger could not be written: others wrote it {REDOINGS} times in between"
@@ -548,7 +568,7 @@ impl Ledger {
     }
 
     /// Reads what others added; every commit of theirs has just been judged to be harmless.
-    async fn reload(&mut self) -> Result<()> {
+    async fn reload(&mut self, rules: Rules) -> Result<()> {
         let seen = self.log.version;
         let lost = || {
             Error::failed("the ledger is gone").next("restore it, or start anew in another lake")
@@ -556,7 +576,7 @@ impl Ledger {
         let (log, snapshot) = TableLog::load(&self.log.lake, FOLDER).await?.ok_or_else(lost)?;
         // A commit may have come since the look; only against the old state can it be judged.
         let judged = TableLog { version: log.version, ..self.log.clone() };
-        judged.judge_since(seen, RULES).await?;
+        judged.judge_since(seen, rules).await?;
         let fresh = Self::from_snapshot(log, &snapshot, self.epoch.take()).await?;
         let next_file_no = self.next_file_no.max(fresh.next_file_no);
         *self = Ledger { next_file_no, ..fresh };

@@ -4,6 +4,8 @@
 //! there decides (see [`judge`](super::judge)); nothing is ever retried blindly. The cost does not
 //! grow with the table: no listing, no scan of the log.
 
+use std::time::{Duration, Instant};
+
 use bytes::Bytes;
 use chrono::Utc;
 use deltalake::DeltaTableError;
@@ -21,6 +23,10 @@ use super::store::{Lake, WHEN_THE_STORE_WORKS, store_error};
 use crate::error::{Error, Kind, Result};
 use crate::failpoint;
 
+/// A writer that did not look at the log for so long may have slept through a clean-up of it. Half
+/// of the least retention (`[maintenance] retain_versions_for`).
+const SLEPT: Duration = Duration::from_secs(60);
+
 /// A Delta log and the state it is in.
 #[derive(Clone)]
 pub(super) struct TableLog {
@@ -34,6 +40,8 @@ pub(super) struct TableLog {
     pub protocol: Protocol,
     /// A put may still be stored although its failure was reported: read the log again first.
     pub uncertain: bool,
+    /// When `version` was known to be in the log.
+    pub seen: Instant,
 }
 
 /// What came of a commit.
@@ -105,6 +113,7 @@ impl TableLog {
             metadata,
             protocol,
             uncertain: false,
+            seen: Instant::now(),
         };
         let bytes = draft.bytes(timestamp, None)?;
         let mut waits = lake.patience().waits();
@@ -181,6 +190,7 @@ impl TableLog {
             metadata: convert(snapshot.metadata())?,
             protocol: convert(snapshot.protocol())?,
             uncertain: false,
+            seen: Instant::now(),
         };
         log.timestamp =
             log.timestamp_of(log.version).await?.unwrap_or_else(|| Utc::now().timestamp_millis());
@@ -201,6 +211,35 @@ impl TableLog {
             .next("open the table again"));
         }
         failpoint::at(rules.before)?;
+        let began = Instant::now();
+        if self.seen.elapsed() > SLEPT {
+            self.still_there(self.version).await?;
+        }
+        let answer = self.put_and_look(draft, rules).await?;
+        if let (Put::Done(version), true) = (&answer, began.elapsed() > SLEPT)
+            && let Err(error) = self.still_there(version.saturating_sub(1)).await
+        {
+            self.uncertain = true;
+            return Err(error);
+        }
+        self.seen = Instant::now();
+        Ok(answer)
+    }
+
+    /// The log may have been cut above `version` while this process slept: then the next version
+    /// is free, and a put of it would meet no other writer.
+    async fn still_there(&self, version: u64) -> Result<()> {
+        match self.read(version).await? {
+            Some(_) => Ok(()),
+            None => Err(Error::transient(format!(
+                "{}: its log was cleaned up beyond version {version} meanwhile",
+                self.folder
+            ))
+            .next("nothing; it is read again")),
+        }
+    }
+
+    async fn put_and_look(&mut self, draft: &Draft, rules: Rules) -> Result<Put> {
         // Until it is known whether the commit is in the log.
         self.uncertain = true;
         let lake = self.lake.clone();

@@ -12,6 +12,7 @@
 
 pub mod actions;
 pub mod checkpoint;
+pub mod compaction;
 pub mod digest;
 mod disk;
 pub mod draft;
@@ -29,8 +30,10 @@ mod log_checkpoint;
 mod naming;
 pub mod orphans;
 pub mod patience;
+pub mod pins;
 pub mod read;
 mod remote;
+pub mod retention;
 pub mod schema;
 pub mod stats;
 pub mod store;

@@ -490,6 +490,7 @@ pub(super) fn new_metadata(
         ("delta.checkpointInterval", "100"),
         // Pinned versions must outlive other programs' clean-up of the log.
         ("delta.enableExpiredLogCleanup", "false"),
+        ("delta.deletedFileRetentionDuration", "interval 3650 days"),
     ];
     let mut configuration = properties.clone();
     configuration.extend(ours.map(|(k, v)| (k.to_owned(), v.to_owned())));

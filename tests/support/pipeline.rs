@@ -22,6 +22,8 @@ pub struct Pipeline {
     pub tables: String,
     /// Content of `tidegate.toml`.
     pub config: String,
+    /// Rules that every command of it breaks.
+    pub wrong: Vec<&'static str>,
 }
 
 impl Pipeline {
@@ -37,6 +39,7 @@ impl Pipeline {
             config:
                 "[handoff]\nworkers = 1\nchunk_bytes = \"1MiB\"\n[stream]\ninterval = \"100ms\"\n"
                     .to_owned(),
+            wrong: Vec::new(),
         }
     }
 
@@ -58,7 +61,9 @@ impl Pipeline {
     pub fn command(&self, arguments: &[&str]) -> Tidegate {
         let config = self.state.path().join("tidegate.toml");
         std::fs::write(&config, &self.config).unwrap();
-        Tidegate::new(arguments)
+        let program = Tidegate::new(arguments);
+        let program = self.wrong.iter().fold(program, |program, rule| program.wrong(rule));
+        program
             .env("TIDEGATE_CONFIG", config)
             .env("TIDEGATE_SOURCE", self.db.url())
             .env("TIDEGATE_LAKE", self.lake.path())

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use super::Location;
+use super::filter::Filter;
 use super::folder::Folder;
 use super::merge::{Same, merge_into};
 use super::page::common_prefix;
@@ -165,6 +166,23 @@ impl RunBuilder {
             }
         }
         Ok(())
+    }
+
+    /// All as one run that tells quickly which keys it does not hold, for
+    /// [`super::Locations::put_held`]; none if nothing was pushed.
+    ///
+    /// # Errors
+    /// The local disk can't be written.
+    pub fn finish_one(self) -> Result<Option<PendingRun>> {
+        let (folder, memory) = (self.folder.clone(), self.memory);
+        let runs: Vec<_> = self.finish()?.into_iter().map(|run| Arc::new(run.0)).collect();
+        let entries = runs.iter().map(|run| run.entries).sum();
+        let mut writer = RunWriter::file(&folder, memory / 8)?;
+        if Filter::size(entries) <= memory as u64 / 4 {
+            writer = writer.with_filter(entries);
+        }
+        merge_into(&mut writer, &runs, Same::All, memory / WAYS / 4, |_| true)?;
+        Ok(writer.finish()?.map(PendingRun))
     }
 
     /// The sorted runs, for [`super::Locations::load`].

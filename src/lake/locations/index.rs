@@ -30,6 +30,16 @@ pub struct Locations {
     durable: (u64, u64),
     next_stamp: u64,
     merging: Weak<()>,
+    held: Option<Held>,
+}
+
+/// A place among the runs that is kept for entries that are older than what is committed meanwhile.
+#[derive(Clone, Copy)]
+struct Held {
+    /// Runs before the place.
+    after: usize,
+    /// The version that the index does not pass meanwhile.
+    version: u64,
 }
 
 impl Locations {
@@ -85,6 +95,7 @@ impl Locations {
             durable: (0, 0),
             next_stamp: 0,
             merging: Weak::new(),
+            held: None,
         })
     }
 
@@ -128,6 +139,10 @@ impl Locations {
         RunBuilder::new(self.folder.clone(), self.options.memory_bytes / 4)
     }
 
+    fn is_ours(&self, run: &PendingRun) -> bool {
+        run.0.file().is_some_and(|file| Arc::ptr_eq(&file.folder, &self.folder))
+    }
+
     /// Fills an empty index with all that the builders gathered, as the rows of `version`, and
     /// makes it durable. Returns the entries. `on_duplicate` is told of every entry whose key stood
     /// before, as (key, location before, this location); it may fail the load. If it does not, the
@@ -143,10 +158,8 @@ impl Locations {
         mut on_duplicate: impl FnMut(&[u8], Location, Location) -> Result<()>,
     ) -> Result<u64> {
         self.folder.check()?;
-        let ours = |run: &PendingRun| {
-            run.0.file().is_some_and(|file| Arc::ptr_eq(&file.folder, &self.folder))
-        };
-        if !self.runs.is_empty() || !self.staged.is_empty() || !runs.iter().all(ours) {
+        let ours = runs.iter().all(|run| self.is_ours(run));
+        if !self.runs.is_empty() || !self.staged.is_empty() || !ours {
             return Err(Error::failed(format!(
                 "the location index {} is not empty, or runs of another are loaded",
                 self.folder.display()
@@ -280,6 +293,7 @@ impl Locations {
         self.folder.check()?;
         let spilled = self.staged.iter().any(|run| run.file().is_some());
         self.runs.append(&mut self.staged);
+        let version = self.held.map_or(version, |held| held.version.min(version));
         self.committed = (version, self.next_stamp);
         // Durable runs stand before the overlay: what was spilled may not stay in between.
         if spilled {
@@ -354,16 +368,62 @@ impl Locations {
         })
     }
 
-    /// The merge that is due, if any and if none is under way. It runs in any thread while the
+    /// Keeps a place for entries that are gathered from now on and put in later
+    /// ([`Locations::put_held`]): among entries of one key they are older than all that is committed
+    /// meanwhile, and newer than all that is there. Until then the index stays at `version`, so
+    /// that after a crash the caller stages again all that came since.
+    ///
+    /// # Errors
+    /// The local disk can't be written; a place is held already.
+    pub fn hold(&mut self, version: u64) -> Result<()> {
+        if self.held.is_some() || !self.staged.is_empty() || version < self.committed.0 {
+            return Err(Error::failed(format!(
+                "the location index {} can't hold a place now",
+                self.folder.display()
+            ))
+            .next("report this as a bug"));
+        }
+        self.flush()?;
+        self.held = Some(Held { after: self.runs.len(), version });
+        Ok(())
+    }
+
+    /// Puts the entries in the place that is held, as committed.
+    ///
+    /// # Errors
+    /// No place is held, or the runs are of another index.
+    pub fn put_held(&mut self, runs: Vec<PendingRun>) -> Result<()> {
+        self.folder.check()?;
+        let held = self.held.take().filter(|held| held.after <= self.runs.len());
+        let (Some(held), true) = (held, runs.iter().all(|run| self.is_ours(run))) else {
+            return Err(Error::failed(format!(
+                "the location index {} holds no place for these runs",
+                self.folder.display()
+            ))
+            .next("report this as a bug"));
+        };
+        let runs = runs.into_iter().map(|run| Arc::new(run.0));
+        self.runs.splice(held.after..held.after, runs);
+        Ok(())
+    }
+
+    /// Gives the place up that is held, if one is.
+    pub fn release_held(&mut self) {
+        self.held = None;
+    }
+
+    /// The merge that is due, if any and if none is under way. None reaches over a place that is
+    /// held. It runs in any thread while the
     /// index is in use; hand its result to [`Locations::apply_merge`].
     pub fn merge_plan(&mut self) -> Option<MergePlan> {
         if self.merging.strong_count() > 0 || self.folder.check().is_err() {
             return None;
         }
-        let durable = self.runs.iter().take_while(|run| run.file().is_some()).cloned();
+        let from = self.held.map_or(0, |held| held.after);
+        let durable = self.runs.iter().skip(from).take_while(|run| run.file().is_some()).cloned();
         let durable: Vec<_> = durable.collect();
         let sizes: Vec<u64> = durable.iter().map(|run| run.size()).collect();
-        let range = pick_durable(&sizes)?;
+        let range = if from == 0 { pick_durable(&sizes) } else { pick(&sizes, u64::MAX) }?;
         let runs: Vec<_> = durable.get(range.clone())?.to_vec();
         // The merged runs give their memory back.
         let memory = self.run_memory() + runs.iter().map(|run| run.memory()).sum::<usize>() / 2;
@@ -373,7 +433,7 @@ impl Locations {
             folder: self.folder.clone(),
             runs,
             multi: self.options.multi,
-            oldest: range.start == 0,
+            oldest: from + range.start == 0,
             memory,
             token,
         })

@@ -42,6 +42,8 @@ mod write;
 #[cfg(test)]
 mod damage_tests;
 #[cfg(test)]
+mod held_tests;
+#[cfg(test)]
 mod tests;
 
 pub use build::{PendingRun, RunBuilder};

@@ -320,6 +320,47 @@ fn orphans(pipeline: &Pipeline) -> Vec<String> {
     names.filter(|name| name.ends_with(".parquet") && !log.contains(name.as_str())).collect()
 }
 
+/// After the wrong way the stream must not find a row that is there.
+#[track_caller]
+fn noticed(mut running: Running) {
+    wait_until("the wrong way to be noticed", PATIENCE, || running.has_ended());
+    let finished = running.finish().expect_code(1);
+    assert!(finished.stderr.contains("names a row"), "{}", finished.stderr);
+}
+
+#[test]
+fn moved_rows_taken_for_the_newest_are_noticed() {
+    let mut pipeline = compacting("compact_wrong_newest");
+    pipeline.run().succeed();
+    pipeline.wrong.push("moved-rows-are-newest");
+    let written = pipeline.pause("compaction.written");
+    let mut running = up_to(&pipeline, &written);
+    pipeline.sql().run("UPDATE r SET n = n + 1 WHERE id % 2 = 0");
+    visible(&pipeline, &mut running, 1);
+    written.release();
+    wait_until("the compaction", PATIENCE, || !compactions(&pipeline).is_empty());
+    pipeline.sql().run("UPDATE r SET n = n + 1");
+    noticed(running);
+}
+
+#[test]
+fn an_index_that_passes_rows_on_the_move_is_noticed() {
+    let mut pipeline = compacting("compact_wrong_version");
+    pipeline.run().succeed();
+    pipeline.wrong.push("index-passes-moved-rows");
+    // So that the index is made durable between the rewrite and its commit.
+    let written = pipeline.pause("compaction.written").nth(1);
+    let crash = "compaction.commit.after";
+    let mut running =
+        pipeline.command(&["run"]).pause(&written).failpoint(crash, "1*error").start();
+    trickle(&mut pipeline.sql(), || written.is_reached());
+    visible(&pipeline, &mut running, 1);
+    written.release();
+    wait_until("the compaction", PATIENCE, || !compactions(&pipeline).is_empty());
+    pipeline.sql().run("UPDATE r SET n = n + 1");
+    noticed(running);
+}
+
 /// Not a test of right and wrong: `--ignored --nocapture` prints figures.
 #[test]
 #[ignore = "measures, and takes minutes"]

@@ -13,6 +13,7 @@ use super::tier::{MERGE_BUFFER, MergePlan, MergedRun, WAYS, pick, pick_durable};
 use super::write::{RunWriter, check_key};
 use super::{Identity, Location, Options, Stats};
 use crate::error::{Error, Result};
+use crate::failpoint;
 
 /// The location index of one table. See the [module](super).
 ///
@@ -293,7 +294,10 @@ impl Locations {
         self.folder.check()?;
         let spilled = self.staged.iter().any(|run| run.file().is_some());
         self.runs.append(&mut self.staged);
-        let version = self.held.map_or(version, |held| held.version.min(version));
+        let version = match self.held {
+            Some(held) if !failpoint::wrong("index-passes-moved-rows") => held.version.min(version),
+            _ => version,
+        };
         self.committed = (version, self.next_stamp);
         // Durable runs stand before the overlay: what was spilled may not stay in between.
         if spilled {
@@ -403,7 +407,9 @@ impl Locations {
             .next("report this as a bug"));
         };
         let runs = runs.into_iter().map(|run| Arc::new(run.0));
-        self.runs.splice(held.after..held.after, runs);
+        let newest = failpoint::wrong("moved-rows-are-newest");
+        let at = if newest { self.runs.len() } else { held.after };
+        self.runs.splice(at..at, runs);
         Ok(())
     }
 

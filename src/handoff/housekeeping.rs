@@ -241,6 +241,7 @@ pub async fn compact(
         housekeeper.stop(&mut appliers);
         for applier in &mut appliers {
             applier.flush_index()?;
+            housekeeper.runtime.block_on(applier.settle());
         }
         if held.is_lost() {
             return Err(Error::transient("the connection that holds the slot was lost"));

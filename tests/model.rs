@@ -24,17 +24,35 @@ mod resume;
 mod resume_worlds;
 #[path = "model/rules.rs"]
 mod rules;
+#[path = "model/spool/mod.rs"]
+mod spool;
+#[path = "model/spool_worlds.rs"]
+mod spool_worlds;
 #[path = "model/world.rs"]
 mod world;
+
+use std::borrow::Cow;
 
 use handoff::Handoff;
 use harness::{breaks, holds};
 use invariants::*;
 use rules::{Rules, Wrong};
-use world::{Op::*, Template};
+use world::{Op::*, SESSIONS, Script, Template};
 
 /// How large a world may be: small enough to be explored exhaustively.
 mod size {
+    pub mod handoff {
+        pub const KEYS: usize = 3;
+        pub const SESSIONS: usize = 2;
+        pub const TRANSACTIONS: usize = 4;
+        /// In one transaction.
+        pub const CHANGES: usize = 3;
+        /// Of a table or the ledger.
+        pub const VERSIONS: u8 = 40;
+        /// A set of positions.
+        pub type Positions = u32;
+    }
+
     pub mod resume {
         pub const KEYS: usize = 3;
         pub const RANGES: usize = 3;
@@ -42,48 +60,60 @@ mod size {
         /// In one transaction.
         pub const CHANGES: usize = 2;
     }
+
+    pub mod spool {
+        pub const TRANSACTIONS: usize = 3;
+        pub const STEPS: usize = 4;
+        pub const FILES: usize = 5;
+    }
 }
 
 const fn quick(ops: &'static [world::Op]) -> Template {
-    Template { ops, slow: false }
+    Template { ops: Cow::Borrowed(ops), slow: false }
 }
 
 const fn slow(ops: &'static [world::Op]) -> Template {
-    Template { ops, slow: true }
+    Template { ops: Cow::Borrowed(ops), slow: true }
 }
 
-type Script = &'static [Template];
-
 /// Inserted; updated twice in one transaction; deleted and created again.
-const RACES: Script = &[
+const RACES: &[Template] = &[
     quick(&[Put(1, 3)]),
     quick(&[Put(0, 4), Put(0, 5), Put(2, 6)]),
     quick(&[Delete(1), Put(1, 7)]),
 ];
 /// Open over whatever the pipeline does meanwhile.
-const SPANNING: Script = &[slow(&[Put(2, 8)])];
-const KEY_CHANGE: Script = &[slow(&[Rekey(0, 1, 3)]), quick(&[Delete(1)])];
-const WAITING: Script = &[quick(&[Put(2, 4)]), slow(&[Put(0, 5), Delete(2)])];
+const SPANNING: &[Template] = &[slow(&[Put(2, 8)])];
+const KEY_CHANGE: &[Template] = &[slow(&[Rekey(0, 1, 3)]), quick(&[Delete(1)])];
+const WAITING: &[Template] = &[quick(&[Put(2, 4)]), slow(&[Put(0, 5), Delete(2)])];
 /// Both tables, then one of them.
-const TWO_TABLES: Script = &[quick(&[Put(0, 3), Put(2, 4)]), quick(&[Put(0, 5)])];
+const TWO_TABLES: &[Template] = &[quick(&[Put(0, 3), Put(2, 4)]), quick(&[Put(0, 5)])];
+
+fn scripts(one: &'static [Template], other: &'static [Template]) -> [Script; SESSIONS] {
+    [Cow::Borrowed(one), Cow::Borrowed(other)]
+}
+
+/// Rows of both tables change, one goes.
+const VANISHING: &[Template] = &[quick(&[Put(0, 3), Put(2, 4)]), quick(&[Delete(0)])];
 
 /// One process, no fault: the races between writers, snapshot, chunks and stream.
 fn races() -> Handoff {
     Handoff {
         rules: Rules::default(),
         initial: [1, 0, 2],
-        scripts: [RACES, SPANNING],
+        scripts: scripts(RACES, SPANNING),
         starts: 1,
         zombies: false,
         lost_answers: 0,
         meddling: 0,
+        resnapshot: false,
         examples: true,
     }
 }
 
 /// Key changes and deletes, with locks that make sessions wait for each other.
 fn keys() -> Handoff {
-    Handoff { scripts: [KEY_CHANGE, WAITING], ..races() }
+    Handoff { scripts: scripts(KEY_CHANGE, WAITING), ..races() }
 }
 
 /// One crash, at any moment of every race.
@@ -93,12 +123,12 @@ fn crash() -> Handoff {
 
 /// Two crashes.
 fn crashes() -> Handoff {
-    Handoff { scripts: [TWO_TABLES, SPANNING], starts: 3, ..races() }
+    Handoff { scripts: scripts(TWO_TABLES, SPANNING), starts: 3, ..races() }
 }
 
 /// The smallest writers, for worlds with more faults.
 fn small() -> Handoff {
-    Handoff { scripts: [TWO_TABLES, &[]], starts: 2, ..races() }
+    Handoff { scripts: scripts(TWO_TABLES, &[]), starts: 2, ..races() }
 }
 
 /// An answer is lost, or a put comes late, and processes crash.
@@ -118,7 +148,7 @@ fn zombies() -> Handoff {
 
 /// A second process, and a transaction that spans whatever both do.
 fn zombie_and_spanning_transaction() -> Handoff {
-    Handoff { scripts: [TWO_TABLES, SPANNING], ..zombie() }
+    Handoff { scripts: scripts(TWO_TABLES, SPANNING), ..zombie() }
 }
 
 /// A second process, and a put of either that comes late.
@@ -128,12 +158,22 @@ fn zombie_and_late_put() -> Handoff {
 
 /// Somebody drops the slot, moves it, makes it anew.
 fn meddler() -> Handoff {
-    Handoff { scripts: [RACES, &[]], meddling: 1, ..small() }
+    Handoff { scripts: scripts(RACES, &[]), meddling: 1, ..small() }
 }
 
 /// And a second process at that.
 fn meddler_and_zombie() -> Handoff {
     Handoff { meddling: 1, ..zombie() }
+}
+
+/// A lost history is answered with a new generation.
+fn generations() -> Handoff {
+    Handoff { resnapshot: true, scripts: scripts(VANISHING, &[]), ..meddler() }
+}
+
+/// And a process of the old generation does not know it.
+fn generations_and_zombie() -> Handoff {
+    Handoff { zombies: true, ..generations() }
 }
 
 macro_rules! worlds {
@@ -156,6 +196,8 @@ worlds! {
     a_zombie_and_a_late_put: zombie_and_late_put;
     somebody_else_at_the_slot: meddler;
     somebody_else_at_the_slot_and_a_zombie: meddler_and_zombie;
+    a_new_generation_after_a_lost_history: generations;
+    a_zombie_of_the_old_generation: generations_and_zombie;
 }
 
 /// Each wrong way, the world that shows it, and which promises are seen broken.
@@ -189,5 +231,9 @@ wrong_ways! {
     batch_cut_inside_a_transaction: CutTransaction in races breaks CONTENT, WHOLE;
     new_slot_with_old_progress: TrustAnySlot in meddler breaks CONTENT, FENCE, CUT;
     slot_looked_at_once: LookAtSlotOnce in meddler breaks CONTENT, FENCE, CUT;
+    rows_that_vanished_kept_by_a_new_generation: KeepVanished in generations breaks CONTENT;
+    tables_emptied_before_the_new_handoff: EmptyFirst in generations breaks CONTENT;
+    a_new_generation_handed_off_blindly: HandoffWithoutCas in generations_and_zombie breaks CONTENT;
+    a_zombie_of_the_old_generation_commits: TableWithoutCas in generations_and_zombie breaks CONTENT, FENCED;
     fence_at_which_a_table_has_no_version: FenceIgnoresTableAhead in small breaks CUT;
 }

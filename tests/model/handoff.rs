@@ -1,7 +1,10 @@
 //! The model: every state of the small world, and every move that anybody can make in it.
 
 use stateright::{Model, Property};
-use tidegate::handoff::rules::{Identity, PLUGIN, Phase, Recorded, Server, Slot as SlotSeen};
+use tidegate::error::Kind;
+use tidegate::handoff::rules::{
+    Identity, PLUGIN, Phase, Recorded, Resume, Server, Slot as SlotSeen,
+};
 
 use crate::invariants;
 use crate::process::{Process, Step, Target, View, Why};
@@ -13,8 +16,8 @@ use crate::world::*;
 pub struct Handoff {
     pub rules: Rules,
     pub initial: [u8; KEYS],
-    /// What two sessions of the source do, each in its order.
-    pub scripts: [&'static [Template]; SESSIONS],
+    /// What the sessions of the source do, each in its order.
+    pub scripts: [Script; SESSIONS],
     /// How many processes may be started, one after another.
     pub starts: u8,
     /// A process may be started while the last one is alive; a connection may be cut unnoticed.
@@ -23,6 +26,8 @@ pub struct Handoff {
     pub lost_answers: u8,
     /// Times that somebody drops, or advances, or makes our slot anew.
     pub meddling: u8,
+    /// A lost history is answered with a new generation (`on_lost_history = "resnapshot"`).
+    pub resnapshot: bool,
     /// Also look for examples of the situations the model is about.
     pub examples: bool,
 }
@@ -101,9 +106,10 @@ impl State {
     }
 
     /// The last process says that it may be started again, as a supervisor does.
-    fn is_to_be_restarted(&self) -> bool {
+    fn is_to_be_restarted(&self, resnapshot: bool) -> bool {
         let last = self.processes.iter().flatten().max_by_key(|p| p.id);
         let again = |p: &Process| match p.step {
+            Step::Stopped(Why::HistoryLost) => resnapshot,
             Step::Stopped(why) => matches!(why, Why::Fenced | Why::SlotInUse | Why::Disconnected),
             _ => false,
         };
@@ -129,7 +135,11 @@ impl State {
             }
             Put::Table { table, version, commit } => {
                 let table = &mut self.tables[table];
-                let blind = rules.is(Wrong::TableWithoutCas) && version > 1;
+                let handoff = commit.generation > table.generation;
+                let blind = match handoff {
+                    true => rules.is(Wrong::HandoffWithoutCas),
+                    false => rules.is(Wrong::TableWithoutCas) && version > 1,
+                };
                 if version != table.version + 1 && !blind {
                     return false;
                 }
@@ -137,8 +147,9 @@ impl State {
                 table.version += 1;
                 table.rows = table.rows.after(&commit.masks, &commit.adds);
                 table.writer = commit.writer;
-                (table.run, table.base, table.applied) = (commit.run, commit.base, commit.applied);
-                table.history |= 1 << commit.applied;
+                (table.generation, table.run) = (commit.generation, commit.run);
+                (table.base, table.applied) = (commit.base, commit.applied);
+                table.history |= Positions::from(1u8) << commit.applied;
                 for row in table.rows.iter() {
                     let seen = &mut table.seen[usize::from(row.key)];
                     self.fell |= (row.lsn, row.seq) < *seen;
@@ -165,7 +176,7 @@ impl State {
         match target.table().map(|t| (t, self.tables[t])) {
             _ if version < put.version() => {}
             _ if version == put.version() && writer == process.id => {
-                process.stored(target, put, rules);
+                self.stored(&mut process, target, put, rules);
             }
             Some((table, found)) if process.step == Step::Publish && found.run == run => {
                 process.published_already(table, &found, rules);
@@ -175,7 +186,20 @@ impl State {
         process
     }
 
-    fn start(&mut self, rules: &Rules) {
+    fn stored(&mut self, process: &mut Process, target: Target, put: Put, rules: &Rules) {
+        process.stored(target, put, rules);
+        if process.step == Step::Publish && target.table().is_none() {
+            process.open_tables(&self.tables, rules);
+        }
+        let new_generation = matches!(process.step, Step::MakeBoundary { .. });
+        if rules.is(Wrong::EmptyFirst) && target == Target::Claim && new_generation {
+            for table in self.tables.iter_mut().filter(|table| table.version > 0) {
+                (table.rows, table.version) = (Rows::default(), table.version + 1);
+            }
+        }
+    }
+
+    fn start(&mut self, rules: &Rules, resnapshot: bool) {
         self.started += 1;
         let phase = match self.ledger.stage {
             Stage::Nothing => None,
@@ -195,7 +219,14 @@ impl State {
         let server =
             Server { identity: SERVER, position: lsn(self.source.end), left_timeline_at: None };
         let resume = rules.resume(recorded.as_ref(), &server, self.seen_slot().as_ref());
-        let process = Process::new(self.started, self.ledger, resume);
+        let resume = match resume {
+            Resume::Refuse(refusal) if resnapshot && refusal.kind() == Kind::HistoryLost => {
+                Resume::RestartSnapshot
+            }
+            resume => resume,
+        };
+        let published = self.tables.iter().map(|table| table.generation).fold(0, u8::max);
+        let process = Process::new(self.started, self.ledger, published + 1, resume);
         if let Some(place) = self.processes.iter_mut().find(|p| !p.is_some_and(|p| p.alive())) {
             *place = Some(process);
         }
@@ -323,7 +354,7 @@ impl Model for Handoff {
         }
         let living = state.living().count();
         let budget = state.started < self.starts && (living == 0 || self.zombies && living == 1);
-        if budget || living == 0 && state.is_to_be_restarted() {
+        if budget || living == 0 && state.is_to_be_restarted(self.resnapshot) {
             actions.push(Action::Start);
         }
         if state.flying.is_some() {
@@ -346,9 +377,9 @@ impl Model for Handoff {
         let (mut state, rules) = (*last, &self.rules);
         match action {
             Action::Session(session) => {
-                state.source = last.source.step(session, self.scripts[session])?;
+                state.source = last.source.step(session, &self.scripts[session])?;
             }
-            Action::Start => state.start(rules),
+            Action::Start => state.start(rules, self.resnapshot),
             Action::Crash(i) | Action::Cut(i) => {
                 state.release(last.processes[i]?.id);
                 if let Action::Crash(_) = action {
@@ -390,7 +421,7 @@ impl Model for Handoff {
 
     /// Some wrong ways go round and round.
     fn within_boundary(&self, state: &State) -> bool {
-        let endless = |version: u8| version > 40;
+        let endless = |version: u8| version > crate::size::handoff::VERSIONS;
         !endless(state.ledger.version) && !state.tables.iter().any(|t| endless(t.version))
     }
 
@@ -405,7 +436,7 @@ impl State {
             Action::Put(_, target) => {
                 let put = process.put(target, &self.source, rules);
                 match self.store(&put, rules) {
-                    true => process.stored(target, put, rules),
+                    true => self.stored(&mut process, target, put, rules),
                     false => process = self.look(process, target, put, rules),
                 }
             }

@@ -108,7 +108,21 @@ pub fn properties(model: &Handoff) -> Vec<Property<Handoff>> {
             ),
         ]);
     }
-    if model.meddling > 0 {
+    if model.resnapshot {
+        all.extend([
+            Property::sometimes("a new generation is handed off", |model: &Handoff, s: &State| {
+                s.tables.iter().all(|t| t.generation == 2) && is_caught_up(model, s)
+            }),
+            Property::sometimes(
+                "one table of the old generation, one of the new",
+                |_, s: &State| s.tables[0].generation == 1 && s.tables[1].generation == 2,
+            ),
+            Property::sometimes("a key vanished while nobody looked", |_, s: &State| {
+                let gone = |t: &Table| t.seen[0] != (0, 0) && t.rows.iter().all(|r| r.key != 0);
+                s.tables[0].generation == 2 && gone(&s.tables[0])
+            }),
+        ]);
+    } else if model.meddling > 0 {
         all.push(Property::sometimes("lost history is said", |_, s: &State| {
             stopped(s, Why::HistoryLost)
         }));
@@ -141,10 +155,12 @@ fn is_whole(state: &State, table: usize, t: &Table) -> bool {
 
 fn is_handed_off(state: &State, t: &Table) -> bool {
     let ledger = &state.ledger;
-    ledger.stage >= Stage::Publishing
-        && ledger.run == t.run
-        && ledger.base == t.base
-        && ledger.chunks.iter().all(|chunk| chunk.done)
+    let replaced = t.generation < ledger.generation;
+    replaced
+        || ledger.stage >= Stage::Publishing
+            && ledger.run == t.run
+            && ledger.base == t.base
+            && ledger.chunks.iter().all(|chunk| chunk.done)
 }
 
 /// Wherever the slot was moved to since it was made.
@@ -170,7 +186,8 @@ fn is_same(state: &State, table: usize, from: u8, to: u8) -> bool {
 fn is_cut(state: &State) -> bool {
     tables(state).all(|(i, t)| {
         let fence = state.ledger.fence;
-        let version = (0..=fence).rev().find(|applied| t.history & 1 << applied != 0);
+        let version =
+            (0..=fence).rev().find(|applied| t.history & Positions::from(1u8) << applied != 0);
         version.is_some_and(|applied| is_same(state, i, applied, fence))
     })
 }
@@ -188,9 +205,10 @@ pub fn is_caught_up(model: &Handoff, state: &State) -> bool {
 }
 
 /// With nothing left to happen, the pipeline is where it should be; what stopped as fenced is
-/// started again. Only a meddler, or a zombie that replaced the slot, may have ended history.
+/// started again, and what lost its history if that is configured. Else a meddler, or a zombie that replaced the slot, may have ended history.
 fn goes_on(model: &Handoff, state: &State) -> bool {
-    if state.meddled > 0 || model.zombies && stopped(state, Why::HistoryLost) {
+    let ended = state.meddled > 0 || model.zombies && stopped(state, Why::HistoryLost);
+    if ended && !model.resnapshot {
         return true;
     }
     let mut actions = Vec::new();

@@ -71,6 +71,7 @@ impl Target {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct View {
     pub version: u8,
+    pub generation: u8,
     pub run: u8,
     pub base: u8,
     pub applied: u8,
@@ -79,8 +80,8 @@ pub struct View {
 
 impl From<&Table> for View {
     fn from(table: &Table) -> Self {
-        let Table { version, run, base, applied, rows, .. } = *table;
-        View { version, run, base, applied, rows }
+        let Table { version, generation, run, base, applied, rows, .. } = *table;
+        View { version, generation, run, base, applied, rows }
     }
 }
 
@@ -90,6 +91,8 @@ pub struct Process {
     pub step: Step,
     /// The ledger as it knows it.
     pub ledger: Ledger,
+    /// Of the snapshot it takes, if it takes one.
+    pub generation: u8,
     pub base: u8,
     pub snapshot: [u8; KEYS],
     pub views: [View; TABLES],
@@ -112,7 +115,7 @@ pub struct Process {
 }
 
 impl Process {
-    pub fn new(id: u8, ledger: Ledger, resume: Resume) -> Self {
+    pub fn new(id: u8, ledger: Ledger, generation: u8, resume: Resume) -> Self {
         let step = match resume {
             Resume::FreshSnapshot => Step::Claim(Decision::Snapshot { drop_slot: false }),
             Resume::RestartSnapshot | Resume::ResumeSnapshot => {
@@ -130,6 +133,7 @@ impl Process {
             id,
             step,
             ledger,
+            generation,
             base: 0,
             snapshot: [0; KEYS],
             views: Default::default(),
@@ -180,7 +184,7 @@ impl Process {
             Target::Claim => {
                 if let Step::Claim(Decision::Snapshot { .. }) = self.step {
                     ledger.stage = Stage::Copying;
-                    ledger.run = self.id;
+                    (ledger.run, ledger.generation) = (self.id, self.generation);
                     if !rules.is(Wrong::KeepChunks) {
                         ledger.chunks = Default::default();
                     }
@@ -213,8 +217,12 @@ impl Process {
                 .filter(|(key, chunk)| table_of(*key) == table && chunk.done && chunk.value != 0);
             let adds =
                 Rows::of(rows.map(|(key, c)| Row { key, value: c.value, lsn: base, seq: 0 }));
-            let masks = Rows::default();
-            TableCommit { writer: self.id, run: self.ledger.run, base, applied: base, masks, adds }
+            // Everything that the generation before left goes in the same commit.
+            let vanished = |row: &&Row| adds.values().all(|(key, _)| key != row.key);
+            let keep = rules.is(Wrong::KeepVanished);
+            let masks = Rows::of(view.rows.iter().filter(|r| !keep || !vanished(r)).copied());
+            let Ledger { generation, run, .. } = self.ledger;
+            TableCommit { writer: self.id, generation, run, base, applied: base, masks, adds }
         } else {
             let (masks, adds) = match self.half & 1 << table != 0 {
                 true => Default::default(),
@@ -224,8 +232,8 @@ impl Process {
                 true => view.applied,
                 false => self.batch_end,
             };
-            let View { run, base, .. } = *view;
-            TableCommit { writer: self.id, run, base, applied, masks, adds }
+            let View { generation, run, base, .. } = *view;
+            TableCommit { writer: self.id, generation, run, base, applied, masks, adds }
         };
         Put::Table { table, version: view.version + 1, commit }
     }
@@ -324,7 +332,8 @@ impl Process {
                 let view = &mut self.views[table];
                 view.version = version;
                 view.rows = view.rows.after(&commit.masks, &commit.adds);
-                (view.run, view.base, view.applied) = (commit.run, commit.base, commit.applied);
+                (view.generation, view.run) = (commit.generation, commit.run);
+                (view.base, view.applied) = (commit.base, commit.applied);
                 let bit = 1 << table;
                 if rules.is(Wrong::CheckpointApart) && self.step == Step::Commit {
                     self.half ^= bit;
@@ -354,6 +363,20 @@ impl Process {
             self.todo = (1 << TABLES) - 1;
         }
         self.settle(rules);
+    }
+
+    /// Looks at the tables that it is to publish: of an earlier generation, or done already.
+    pub fn open_tables(&mut self, tables: &[Table; TABLES], rules: &Rules) {
+        for (i, table) in tables.iter().enumerate() {
+            if table.version > 0 && table.run == self.ledger.run {
+                self.published_already(i, table, rules);
+            } else if table.version > 0 && table.generation >= self.ledger.generation {
+                self.step = Step::Stopped(Why::Fenced);
+                return;
+            } else {
+                self.views[i] = View::from(table);
+            }
+        }
     }
 
     /// A table of this very run is there: an earlier process, or a lost answer, has published it.

@@ -42,6 +42,12 @@ pub enum Wrong {
     LookAtSlotOnce,
     /// The ledger is taken over, and not looked at again once the tables are loaded.
     LookAtLedgerOnce,
+    /// Rows that the new generation's snapshot does not have stay in the table.
+    KeepVanished,
+    /// The tables are emptied as soon as a new generation begins.
+    EmptyFirst,
+    /// The new generation's handoff does not ask which version is there.
+    HandoffWithoutCas,
     /// The fence ignores that a table is beyond the batch.
     FenceIgnoresTableAhead,
 }

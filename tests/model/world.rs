@@ -3,15 +3,15 @@
 //! Everything is small and `Copy`, so that millions of worlds can be compared. Positions are bytes
 //! of a toy log in which every record is one byte long: a commit record at `x` ends at `x + 1`.
 
+use std::borrow::Cow;
+
 use tidegate::position::Lsn;
 
-/// Keys 0 and 1 belong to table 0, key 2 to table 1. Every key is a chunk.
-pub const KEYS: usize = 3;
+pub use crate::size::handoff::{CHANGES, KEYS, Positions, SESSIONS, TRANSACTIONS};
+
+/// Every third key belongs to table 1, the others to table 0. Every key is a chunk.
 pub const TABLES: usize = 2;
-pub const SESSIONS: usize = 2;
-const TRANSACTIONS: usize = 4;
-const CHANGES: usize = 3;
-const ROWS: usize = 6;
+const ROWS: usize = 2 * KEYS;
 
 pub fn lsn(position: u8) -> Lsn {
     Lsn::new(u64::from(position))
@@ -22,10 +22,13 @@ pub fn position(lsn: Lsn) -> u8 {
 }
 
 pub fn table_of(key: u8) -> usize {
-    usize::from(key == 2)
+    usize::from(key % 3 == 2)
 }
 
-/// What a session does in one transaction. A value is never 0.
+/// What a session does, one transaction after the other.
+pub type Script = Cow<'static, [Template]>;
+
+/// One change of a transaction. A value is never 0.
 #[derive(Clone, Copy, Debug)]
 pub enum Op {
     /// INSERT, or UPDATE where the key is there.
@@ -36,9 +39,9 @@ pub enum Op {
 }
 
 /// One transaction of a session's script.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Template {
-    pub ops: &'static [Op],
+    pub ops: Cow<'static, [Op]>,
     /// Its changes and its commit are separate moments, so others can come between.
     pub slow: bool,
 }
@@ -165,7 +168,7 @@ impl Source {
         let mut transaction = Transaction::default();
         let locked =
             |key: u8| self.open.iter().flatten().any(|t| t.changes().iter().any(|c| c.key == key));
-        for (seq, op) in (1..).zip(template.ops) {
+        for (seq, op) in (1..).zip(template.ops.iter()) {
             let writes: [(u8, u8); 2] = match *op {
                 Op::Put(key, value) => [(key, value); 2],
                 Op::Delete(key) => [(key, 0); 2],
@@ -192,7 +195,7 @@ impl Source {
         Some(transaction)
     }
 
-    pub fn finished(&self, scripts: &[&[Template]; SESSIONS]) -> bool {
+    pub fn finished(&self, scripts: &[Script; SESSIONS]) -> bool {
         self.done.iter().zip(scripts).all(|(done, script)| usize::from(*done) == script.len())
     }
 }
@@ -285,6 +288,7 @@ pub struct Ledger {
     /// The process that wrote this version.
     pub writer: u8,
     pub stage: Stage,
+    pub generation: u8,
     pub run: u8,
     pub base: u8,
     pub fence: u8,
@@ -296,6 +300,7 @@ pub struct Ledger {
 pub struct Table {
     pub version: u8,
     pub writer: u8,
+    pub generation: u8,
     pub run: u8,
     pub base: u8,
     pub applied: u8,
@@ -303,12 +308,13 @@ pub struct Table {
     /// The highest position each key was ever seen with.
     pub seen: [(u8, u8); KEYS],
     /// The applied positions of all versions, as bits.
-    pub history: u32,
+    pub history: Positions,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TableCommit {
     pub writer: u8,
+    pub generation: u8,
     pub run: u8,
     pub base: u8,
     pub applied: u8,

@@ -19,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::time::Instant;
 
-use case::{Action, Bench, Case, PHASES, Phase, TEMPLATE};
+use case::{Action, Bench, Case, PHASES, Phase, TEMPLATE, VACUUM};
 use support::database::TestDb;
 use support::servers::usual;
 
@@ -51,9 +51,13 @@ const SIDE_BY_SIDE: usize = 5;
 fn traces(template: &TestDb) -> BTreeMap<Phase, Vec<String>> {
     let found = Mutex::new(BTreeMap::new());
     std::thread::scope(|scope| {
-        for runs in
-            [&[Phase::Drain][..], &[Phase::Live, Phase::Again], &[Phase::Continue], &[Phase::Spool]]
-        {
+        for runs in [
+            &[Phase::Drain][..],
+            &[Phase::Live, Phase::Again],
+            &[Phase::Continue],
+            &[Phase::Spool],
+            &[Phase::Resume],
+        ] {
             let found = &found;
             scope.spawn(move || {
                 let bench = Bench::new(template, &format!("trace_{:?}", runs[0]), runs[0]);
@@ -75,6 +79,7 @@ fn nothing_is_lost_whatever_happens_at_any_point() {
     let started = Instant::now();
     let template = TestDb::new(usual(), "crossing_template");
     template.sql().run(TEMPLATE);
+    template.sql().run(VACUUM);
     let asked = std::env::var("TIDEGATE_CROSSING").unwrap_or_default();
     let one = Case::parse(&asked);
     let cases = match &one {

@@ -33,9 +33,12 @@ pub enum Phase {
     Again,
     /// From the start into the stream, with the changes spooled while the tables are copied.
     Spool,
+    /// A process that finds a snapshot half copied, and rows with values out of line that moved
+    /// since from a range that is not copied into one that is.
+    Resume,
 }
 
-pub const PHASES: [Phase; 7] = [
+pub const PHASES: [Phase; 8] = [
     Phase::Snapshot,
     Phase::Publish,
     Phase::Drain,
@@ -43,6 +46,7 @@ pub const PHASES: [Phase; 7] = [
     Phase::Continue,
     Phase::Again,
     Phase::Spool,
+    Phase::Resume,
 ];
 
 impl Phase {
@@ -131,7 +135,8 @@ impl Case {
 }
 
 /// The database that every case starts from: a table in two chunks, one with values out of line,
-/// one without a key, and an empty one with a key of two columns.
+/// one without a key, an empty one with a key of two columns, and one in two chunks with values out
+/// of line and with room in its first pages only.
 pub const TEMPLATE: &str = "
     CREATE TABLE k(id int PRIMARY KEY, n int NOT NULL, pad text);
     ALTER TABLE k ALTER pad SET STORAGE PLAIN;
@@ -143,14 +148,25 @@ pub const TEMPLATE: &str = "
     ALTER TABLE f REPLICA IDENTITY FULL;
     INSERT INTO f SELECT i / 2, 'same' FROM generate_series(1, 20) i;
     CREATE TABLE e(a int, b int, v text, PRIMARY KEY (a, b));
+    CREATE TABLE t(id int PRIMARY KEY, n int NOT NULL, blob text, pad text);
+    ALTER TABLE t ALTER blob SET STORAGE EXTERNAL, ALTER pad SET STORAGE PLAIN;
+    INSERT INTO t SELECT i, 0, repeat(md5(i::text), 100), repeat('x', 3700) FROM generate_series(1, 320) i;
+    DELETE FROM t WHERE id <= 40;
     ANALYZE";
 
+/// What can't be done in the transaction above.
+pub const VACUUM: &str = "VACUUM (INDEX_CLEANUP ON) t";
+
+/// Rows of the last pages of `t`, which an update moves into the first ones.
+const MOVE: &str = "UPDATE t SET n = 7 WHERE id IN (316, 318, 320)";
+
 /// The tables, their keys, and what is compared of them.
-const TABLES: [(&str, &[&str], &str); 4] = [
+const TABLES: [(&str, &[&str], &str); 5] = [
     ("k", &["id"], "id, n, md5(pad)"),
     ("d", &["id"], "id, n, md5(blob)"),
     ("f", &[], "id, t"),
     ("e", &["a", "b"], "a, b, v"),
+    ("t", &["id"], "id, n, md5(blob), md5(pad)"),
 ];
 
 /// The `i`-th transaction of the load. A TRUNCATE makes a snapshot that is being copied begin again;
@@ -257,6 +273,11 @@ impl Bench {
                 }
                 self.change(12);
             }
+            Phase::Resume => {
+                self.kill_half_copied();
+                self.p.sql().run(MOVE);
+                self.change(5);
+            }
             Phase::Continue => {
                 let crash = self.p.run().failpoint("handoff.publish.after", "2*crash");
                 crash.finish().expect_signal();
@@ -265,11 +286,27 @@ impl Bench {
         }
     }
 
+    /// A snapshot whose first three chunks are recorded: the first ones of `k` and `t` are among
+    /// them, as the largest go first.
+    fn kill_half_copied(&self) {
+        let pause = self.p.pause("handoff.chunk.before").nth(4);
+        let mut running = self.p.run().pause(&pause).start();
+        pause.reached(&mut running);
+        wait_until("three chunks to be recorded", PATIENCE, || {
+            let status = self.p.status();
+            let copied = |t: &serde_json::Value| t["chunks_copied"].as_u64().unwrap_or(0);
+            status["tables"].as_array().is_some_and(|all| all.iter().map(copied).sum::<u64>() == 3)
+        });
+        running.kill9();
+    }
+
     /// The run of a phase.
     fn run(&self, phase: Phase) -> Tidegate {
         match phase {
             Phase::Snapshot | Phase::Publish => self.p.run(),
-            Phase::Drain | Phase::Live | Phase::Continue | Phase::Spool => self.p.command(&["run"]),
+            Phase::Drain | Phase::Live | Phase::Continue | Phase::Spool | Phase::Resume => {
+                self.p.command(&["run"])
+            }
             Phase::Again => self.p.command(&["run", "--resnapshot", "--until-caught-up"]),
         }
     }
@@ -280,7 +317,7 @@ impl Bench {
         self.streams.store(streams, Ordering::Relaxed);
         let mut running = run.start();
         let mut writer = self.write();
-        if streams || matches!(phase, Phase::Drain | Phase::Spool) {
+        if streams || matches!(phase, Phase::Drain | Phase::Spool | Phase::Resume) {
             wait_until("the first fence, or an end", PATIENCE, || {
                 running.has_ended() || self.fence() > Lsn::ZERO
             });

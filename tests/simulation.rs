@@ -133,6 +133,6 @@ seen! {
     ];
     wrong_spools_are_seen: Spool, spool::rules::Wrong, 400_000, [
         AcknowledgeReceived AcknowledgeStored RecordBeforeFile UseOrphans PartialTail EndIsApplied
-        TrustAnySlot ForgetSpool RemoveBeforeFence RecordWithoutCas SameNames
+        TrustAnySlot ForgetSpool LookThenList RemoveBeforeFence RecordWithoutCas SameNames
     ];
 }

@@ -19,7 +19,7 @@ fn crashes() -> Spool {
 
 /// A second process beside a first that may not know that it was cut off.
 fn zombie() -> Spool {
-    Spool { zombies: true, transactions: 2, starts: 2, ..crashes() }
+    Spool { zombies: true, starts: 2, ..crashes() }
 }
 
 /// Somebody moves the slot.
@@ -64,5 +64,6 @@ wrong_ways! {
     the_spool_forgotten_at_a_start: ForgetSpool in crashes breaks CONTINUITY;
     the_spool_removed_before_the_fence: RemoveBeforeFence in crashes breaks CONFIRMED, CONTINUITY;
     a_step_recorded_without_compare_and_swap: RecordWithoutCas in zombie breaks WHOLE;
+    a_newer_processs_files_removed_as_orphans: LookThenList in zombie breaks CONTENT, CONFIRMED, WHOLE;
     two_processes_with_the_same_file_names: SameNames in zombie breaks CONFIRMED;
 }

@@ -95,7 +95,7 @@ impl Source {
     pub fn new(initial: [u8; KEYS]) -> Self {
         Source {
             initial,
-            log: Default::default(),
+            log: [Transaction::default(); TRANSACTIONS],
             committed: 0,
             end: 1,
             done: [0; SESSIONS],

@@ -20,7 +20,7 @@ pub fn properties(model: &Spool) -> Vec<Property<Spool>> {
         Property::always(WHOLE, |_, s: &State| {
             !s.broken && (s.ledger.spooled().is_some() || s.ledger.steps().next().is_none())
         }),
-        Property::always(CONTINUITY, |_, s: &State| s.meddled > 0 || !s.stopped(Why::HistoryLost)),
+        Property::always(CONTINUITY, |_, s: &State| s.meddled > 0 || !is_lost(s)),
         Property::always(GOES_ON, goes_on),
     ];
     if !model.examples {
@@ -75,6 +75,12 @@ pub fn properties(model: &Spool) -> Vec<Property<Spool>> {
         }));
     }
     all
+}
+
+/// The newest process found that it can't go on. An older one may think so of what a newer one did.
+fn is_lost(state: &State) -> bool {
+    let newest = state.processes.iter().flatten().max_by_key(|p| p.id);
+    newest.is_some_and(|p| p.at == At::Stopped(Why::HistoryLost))
 }
 
 /// Every message before the slot's position that the table, at the fence, does not have.

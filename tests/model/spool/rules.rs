@@ -12,6 +12,8 @@ pub enum Wrong {
     AcknowledgeStored,
     /// A step is recorded before its file is stored.
     RecordBeforeFile,
+    /// Orphans are looked for after the ledger was seen to be still ours.
+    LookThenList,
     /// Whatever lies in the spool's folder is replayed.
     UseOrphans,
     /// A step ends inside a transaction, and the part is replayed.

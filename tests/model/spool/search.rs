@@ -3,7 +3,7 @@
 use stateright::{Model, Property};
 use tidegate::handoff::rules::still_ours;
 
-use crate::size::spool::{FILES, TRANSACTIONS};
+use crate::size::spool::FILES;
 use crate::spool::promise;
 use crate::spool::rules::{Rules, Wrong};
 use crate::spool::world::{Files, Ledger, Log, Messages, Slot, Step, Table, messages_of};
@@ -28,6 +28,8 @@ pub struct State {
     pub log: Log,
     pub slot: Slot,
     pub files: Files,
+    /// Files that were ever stored: no name is used twice.
+    pub named: u8,
     pub ledger: Ledger,
     pub table: Table,
     pub processes: [Option<Process>; 2],
@@ -41,11 +43,19 @@ pub struct State {
 pub enum At {
     /// It has looked, and takes the ledger over.
     Claim,
+    /// It lists the spool's folder, for files that no record names.
+    List,
+    /// Is the ledger still its own?
+    Look,
+    /// It removes those of the listed.
+    Remove,
     /// It takes the slot, to spool.
     Connect,
     Spool,
-    /// A step's file is stored. (Or about to be, in a wrong way.)
+    /// A step's file is stored, and its record comes next.
     Record,
+    /// Only in a wrong way: it is recorded, and its file comes next.
+    File,
     /// It takes the slot, to drain.
     Attach,
     /// It streams and has loaded the table; is the ledger still its own?
@@ -79,6 +89,8 @@ pub struct Process {
     /// Only in the wrong ways: where the step whose file is stored ends.
     pub stored: u8,
     pub file: u8,
+    /// Files that it has found in the spool's folder, as bits.
+    pub listed: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,11 +103,16 @@ pub enum Action {
     Cut(usize),
     Notice(usize),
     Claim(usize),
+    List(usize),
+    Look(usize),
+    Remove(usize),
     Connect(usize),
     Receive(usize),
     Keepalive(usize),
     Store(usize),
     Record(usize),
+    /// Only in a wrong way.
+    StoreLate(usize),
     Acknowledge(usize),
     /// The last chunk is copied: the table is published, the drain begins.
     Publish(usize),
@@ -152,7 +169,8 @@ impl State {
     }
 
     fn acknowledgeable(&self, process: &Process, rules: &Rules) -> Option<u8> {
-        let streams = matches!(process.at, At::Spool | At::Record | At::Follow | At::Fence);
+        let streams =
+            matches!(process.at, At::Spool | At::Record | At::File | At::Follow | At::Fence);
         if !streams || !self.holds_slot(process) {
             return None;
         }
@@ -185,8 +203,18 @@ impl State {
         };
         let table = Table::default();
         let (id, from, received) = (self.started, 0, 0);
-        let process =
-            Process { id, at, ledger, table, from, received, open: 0, stored: 0, file: 0 };
+        let process = Process {
+            id,
+            at,
+            ledger,
+            table,
+            from,
+            received,
+            open: 0,
+            stored: 0,
+            file: 0,
+            listed: 0,
+        };
         if let Some(place) = self.processes.iter_mut().find(|p| !p.is_some_and(|p| p.alive())) {
             *place = Some(process);
         }
@@ -207,18 +235,40 @@ impl State {
         process.alive()
     }
 
-    /// Begins to spool, or goes on where the recorded steps end.
-    fn connect(&mut self, process: &mut Process, rules: &Rules) {
-        let recorded: Vec<u8> = self.ledger.steps().map(|step| step.file).collect();
-        if !rules.is(Wrong::UseOrphans) {
-            for (file, place) in (0u8..).zip(&mut self.files) {
-                if !recorded.contains(&file) {
-                    *place = None;
-                }
+    fn list(&self) -> u64 {
+        let files = self.files.iter().enumerate().filter(|(_, file)| file.is_some());
+        files.fold(0, |listed, (file, _)| listed | 1 << file)
+    }
+
+    /// What was listed before the ledger was seen to be still its own, and what no record names:
+    /// whoever stored it can't record it any more. What a newer process stores is not in the list.
+    fn remove_orphans(&mut self, process: &mut Process, rules: &Rules) {
+        let listed = match rules.is(Wrong::LookThenList) {
+            true => self.list(),
+            false => process.listed,
+        };
+        let recorded = process.ledger.steps().fold(0, |all: u64, step| all | 1 << step.file);
+        for (file, place) in self.files.iter_mut().enumerate() {
+            if listed & !recorded & 1 << file != 0 && !rules.is(Wrong::UseOrphans) {
+                *place = None;
             }
         }
+        process.listed = 0;
+        process.at = At::Connect;
+    }
+
+    /// Begins to spool, or goes on where the recorded steps end.
+    fn connect(&mut self, process: &mut Process, rules: &Rules) {
         if self.take_slot(process, process.ledger.spool_end(), rules) {
             process.at = At::Spool;
+        }
+    }
+
+    /// The ledger must still be as the process left it.
+    fn confirm(&self, process: &mut Process, next: At) {
+        match still_ours(process.ledger.version.into(), self.ledger.version.into()) {
+            Ok(()) => process.at = next,
+            Err(_) => process.stop(Why::Fenced),
         }
     }
 
@@ -248,12 +298,13 @@ impl State {
         let number = process.ledger.steps().count();
         match rules.is(Wrong::SameNames) {
             true => Some(number as u8),
-            false => (0u8..).zip(&self.files).find(|(_, f)| f.is_none()).map(|(file, _)| file),
+            false => Some(self.named).filter(|file| usize::from(*file) < FILES),
         }
     }
 
     fn store(&mut self, process: &mut Process, rules: &Rules) -> Option<()> {
         process.file = self.free_file(process, rules)?;
+        self.named = self.named.max(process.file + 1);
         process.stored = process.received;
         if !rules.is(Wrong::RecordBeforeFile) {
             self.files[usize::from(process.file)] = Some(self.pending(process));
@@ -263,7 +314,6 @@ impl State {
     }
 
     fn record(&mut self, process: &mut Process, rules: &Rules) -> Option<()> {
-        let pending = self.pending(process);
         let step =
             Step { from: process.ledger.spool_end(), to: process.stored, file: process.file };
         let number = match rules.is(Wrong::RecordWithoutCas) {
@@ -276,14 +326,8 @@ impl State {
             }
         });
         if done {
-            process.at = At::Spool;
-            if rules.is(Wrong::RecordBeforeFile) {
-                // The file comes last: a moment of its own.
-                process.at = At::Record;
-                if self.files[usize::from(process.file)].is_none() {
-                    self.files[usize::from(process.file)] = Some(pending);
-                }
-            }
+            let late = rules.is(Wrong::RecordBeforeFile);
+            process.at = if late { At::File } else { At::Spool };
         }
         Some(())
     }
@@ -335,26 +379,30 @@ impl State {
             Some((_, commit)) if !all => commit + 1,
             _ => self.log.end,
         };
+        process.at = At::Fence;
+        process.received = process.received.max(to);
+        if to == process.table.applied {
+            // The table has it all, from before a crash: the fence is missing.
+            return Some(());
+        }
         let got = self.drained(process, to, rules);
         if process.table.version != self.table.version {
             process.stop(Why::Fenced);
             return Some(());
         }
         let table = &mut process.table;
-        for i in 0..TRANSACTIONS {
-            table.rows[i] += got[i];
+        for (row, more) in table.rows.iter_mut().zip(got) {
+            *row += more;
         }
         (table.version, table.applied) = (table.version + 1, to);
         self.table = *table;
-        process.received = process.received.max(to);
-        process.at = At::Fence;
         Some(())
     }
 
     fn tidy(&mut self, process: &mut Process) {
         let done = self.put(process, false, |ledger| ledger.steps = Default::default());
         if done {
-            self.files = Default::default();
+            self.files = [None; FILES];
         }
     }
 
@@ -362,10 +410,14 @@ impl State {
         let (rules, connected) = (&model.rules, self.holds_slot(p));
         match p.at {
             At::Claim => to.push(Action::Claim(i)),
+            At::List => to.push(Action::List(i)),
+            At::Look => to.push(Action::Look(i)),
+            At::Remove => to.push(Action::Remove(i)),
             At::Connect => to.push(Action::Connect(i)),
             At::Attach => to.push(Action::Attach(i)),
             At::Confirm => to.push(Action::Confirm(i)),
             At::Record => to.push(Action::Record(i)),
+            At::File => to.push(Action::StoreLate(i)),
             At::Fence => to.push(Action::Fence(i)),
             At::Spool => {
                 if connected && self.next_sent(p).is_some() {
@@ -382,8 +434,11 @@ impl State {
                 to.push(Action::Publish(i));
             }
             At::Follow => {
-                if self.log.end > p.table.applied && connected {
-                    to.extend([Action::Batch(i, true), Action::Batch(i, false)]);
+                if self.log.end > p.ledger.fence && connected {
+                    to.push(Action::Batch(i, true));
+                    if self.log.end > p.table.applied {
+                        to.push(Action::Batch(i, false));
+                    }
                 }
             }
             At::Stopped(_) => {}
@@ -412,14 +467,23 @@ impl State {
             Action::Claim(_) => {
                 let id = p.id;
                 if self.put(&mut p, false, |ledger| ledger.writer = id) {
-                    p.at = if p.ledger.streaming { At::Attach } else { At::Connect };
+                    p.at = if p.ledger.streaming { At::Attach } else { At::List };
                 }
             }
+            Action::List(_) => (p.listed, p.at) = (self.list(), At::Look),
+            Action::Look(_) => self.confirm(&mut p, At::Remove),
+            Action::Remove(_) => self.remove_orphans(&mut p, rules),
             Action::Connect(_) => self.connect(&mut p, rules),
             Action::Receive(_) => self.receive(&mut p)?,
             Action::Keepalive(_) => p.received = self.log.end,
             Action::Store(_) => self.store(&mut p, rules)?,
             Action::Record(_) => self.record(&mut p, rules)?,
+            Action::StoreLate(_) => {
+                let step = p.ledger.steps().last()?;
+                let content = self.log.truth(step.from, step.to);
+                self.files[usize::from(step.file)] = Some(content);
+                p.at = At::Spool;
+            }
             Action::Acknowledge(_) => self.slot.confirmed = self.acknowledgeable(&p, rules)?,
             Action::Publish(_) => {
                 self.release(p.id);
@@ -433,13 +497,7 @@ impl State {
                 }
             }
             Action::Attach(_) => self.attach(&mut p, rules),
-            Action::Confirm(_) => {
-                let (ours, head) = (p.ledger.version, self.ledger.version);
-                match still_ours(ours.into(), head.into()) {
-                    Ok(()) => p.at = At::Follow,
-                    Err(_) => p.stop(Why::Fenced),
-                }
-            }
+            Action::Confirm(_) => self.confirm(&mut p, At::Follow),
             Action::Batch(_, all) => self.batch(&mut p, all, rules)?,
             Action::Fence(_) => {
                 let applied = p.table.applied;
@@ -466,7 +524,8 @@ impl Model for Spool {
         vec![State {
             log,
             slot,
-            files: Files::default(),
+            files: [None; FILES],
+            named: 0,
             ledger,
             table: Table::default(),
             processes: [None; 2],
@@ -512,11 +571,15 @@ impl Model for Spool {
             Action::Cut(i) => state.release(last.processes[i]?.id),
             Action::Notice(i)
             | Action::Claim(i)
+            | Action::List(i)
+            | Action::Look(i)
+            | Action::Remove(i)
             | Action::Connect(i)
             | Action::Receive(i)
             | Action::Keepalive(i)
             | Action::Store(i)
             | Action::Record(i)
+            | Action::StoreLate(i)
             | Action::Acknowledge(i)
             | Action::Publish(i)
             | Action::Attach(i)

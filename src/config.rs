@@ -15,7 +15,9 @@ mod file;
 mod secret;
 pub mod units;
 
-pub use file::{File, Format, Handoff, Limits, Maintenance, OnWalLimit, Patterns, Retain, Stream};
+pub use file::{
+    File, Format, Handoff, Limits, Maintenance, OnLostHistory, OnWalLimit, Patterns, Retain, Stream,
+};
 pub use secret::{redact, redact_location};
 
 /// The file that is read from the working folder when no other is named.
@@ -42,6 +44,8 @@ pub struct Flags {
     pub interval: Option<Duration>,
     /// `--workers`
     pub workers: Option<usize>,
+    /// `--on-lost-history`
+    pub on_lost_history: Option<OnLostHistory>,
 }
 
 /// Where the rows come from.
@@ -97,6 +101,8 @@ pub struct Config {
     pub name: String,
     /// What the added columns begin with.
     pub column_prefix: String,
+    /// What to do when the source does not continue what the lake holds.
+    pub on_lost_history: OnLostHistory,
     /// The first snapshot.
     pub handoff: Handoff,
     /// Following the changes.
@@ -232,6 +238,7 @@ impl Config {
         let mut config = Config {
             name,
             column_prefix,
+            on_lost_history: flags.on_lost_history.or(file.on_lost_history).unwrap_or_default(),
             handoff: file.handoff,
             stream: file.stream,
             limits: file.limits,
@@ -324,6 +331,12 @@ impl Config {
             second * 3600,
         )?;
         duration_in("[limits] connect_timeout", self.limits.connect_timeout, second, second * 600)?;
+        duration_in(
+            "[limits] source_timeout",
+            self.limits.source_timeout,
+            second * 2,
+            second * 3600,
+        )?;
         size_from("[handoff] chunk_bytes", self.handoff.chunk_bytes, 1 << 20)?;
         size_from("[stream] max_batch_bytes", self.stream.max_batch_bytes, 1 << 20)?;
         size_from("[limits] memory_bytes", self.limits.memory_bytes, 64 << 20)?;

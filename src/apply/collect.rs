@@ -11,6 +11,7 @@ use crate::apply::part::{BatchEnd, Change, Layout, Old, Op, Part, TablePart, Tra
 use crate::apply::plan::TablePlan;
 use crate::error::{Error, Result};
 use crate::handoff::rules;
+use crate::lake::LastCommit;
 use crate::position::Lsn;
 use crate::source::pgoutput::{Message, OldTuple, Relation, pg_epoch_to_unix_us};
 
@@ -48,6 +49,7 @@ enum Seen {
 
 struct Open {
     transaction: Transaction,
+    last: LastCommit,
     seq: u64,
     /// Index of the transaction in the current part, once it has a change there.
     in_part: Option<u32>,
@@ -83,6 +85,7 @@ pub struct Collector {
     cuts: Vec<Lsn>,
     /// Tables whose columns changed, if that is not the end of all.
     given_up: Option<BTreeMap<usize, String>>,
+    last: Option<LastCommit>,
 }
 
 impl Collector {
@@ -108,6 +111,7 @@ impl Collector {
             source_time_us: None,
             cuts: Vec::new(),
             given_up: None,
+            last: None,
         }
     }
 
@@ -130,7 +134,7 @@ impl Collector {
     /// A message out of place, or a table whose columns are no longer those of the plan.
     pub fn message(&mut self, message: Message<'_>) -> Result<Step> {
         match message {
-            Message::Begin { final_lsn, commit_time_us, .. } => {
+            Message::Begin { final_lsn, commit_time_us, xid } => {
                 if self.open.is_some() {
                     return Err(out_of_place("BEGIN inside a transaction"));
                 }
@@ -144,6 +148,7 @@ impl Collector {
                         commit_lsn: final_lsn,
                         committed_at_us: pg_epoch_to_unix_us(commit_time_us),
                     },
+                    last: LastCommit { lsn: final_lsn, xid, committed_at_us: commit_time_us },
                     seq: 0,
                     in_part: None,
                 });
@@ -157,6 +162,7 @@ impl Collector {
                     return Err(out_of_place("COMMIT of another transaction than BEGIN named"));
                 }
                 self.applied = rules::applied_after(self.applied, Some(end_lsn), None, false);
+                self.last = Some(open.last);
                 if open.seq > 0 {
                     self.source_time_us = Some(open.transaction.committed_at_us);
                 }
@@ -241,8 +247,11 @@ impl Collector {
         if let Some(at) = at {
             self.applied = rules::applied_after(self.applied, None, Some(at), false);
         }
-        part.end =
-            Some(BatchEnd { applied: self.applied, source_time_us: self.source_time_us.take() });
+        part.end = Some(BatchEnd {
+            applied: self.applied,
+            source_time_us: self.source_time_us.take(),
+            last: self.last.take(),
+        });
         self.batch_changes = 0;
         self.cut_bytes = 0;
         Ok(part)

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use crate::lake::LastCommit;
 use crate::position::Lsn;
 
 /// A transaction that has changes in a part.
@@ -25,6 +26,8 @@ pub struct BatchEnd {
     pub applied: Lsn,
     /// Commit time of the last transaction, if the batch has one.
     pub source_time_us: Option<i64>,
+    /// The last transaction that the stream brought, with changes of our tables or without.
+    pub last: Option<LastCommit>,
 }
 
 /// What a change does.

@@ -66,6 +66,7 @@ pub struct TableApplier {
     pub(super) join: Option<Join>,
     file_options: FileOptions,
     pipeline: String,
+    timeline: Option<u32>,
 }
 
 impl TableApplier {
@@ -90,7 +91,13 @@ impl TableApplier {
             stage: Stage::default(),
             join: None,
             pipeline: pipeline.to_owned(),
+            timeline: None,
         })
+    }
+
+    /// The timeline that the changes to come are read on, for the checkpoints.
+    pub fn set_timeline(&mut self, timeline: u32) {
+        self.timeline = Some(timeline);
     }
 
     /// The lake table at its last committed version.
@@ -351,6 +358,7 @@ impl TableApplier {
             ));
         }
         checkpoint.applied = end.applied;
+        checkpoint.source.timeline = self.timeline.unwrap_or(checkpoint.source.timeline);
         let kind = if stage.remove_all && stage.files.is_empty() {
             lake::VersionKind::Truncate
         } else {

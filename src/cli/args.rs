@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
-use crate::config::{Flags, units};
+use crate::config::{Flags, OnLostHistory, units};
 use crate::observe::log::LogFormat;
 use crate::position::Lsn;
 
@@ -270,6 +270,10 @@ pub struct RunArgs {
     /// they are, and readable, until the new snapshot replaces them
     #[arg(long, help_heading = "History")]
     pub resnapshot: bool,
+    /// What to do when the source does not continue what the lake holds: stop with exit code 5, or
+    /// take a new generation as --resnapshot does
+    #[arg(long, value_name = "WHAT", value_enum, help_heading = "History")]
+    on_lost_history: Option<OnLostHistory>,
     /// Longest wait of a committed change for its commit in the lake, such as 10s or 250ms
     #[arg(long, value_name = "DURATION", value_parser = units::parse_duration, help_heading = "Speed")]
     interval: Option<Duration>,
@@ -307,6 +311,7 @@ impl RunArgs {
             state_dir: self.state.state_dir.clone(),
             interval: self.interval,
             workers: self.workers,
+            on_lost_history: self.on_lost_history,
             ..self.pipeline.flags()
         }
     }

@@ -16,6 +16,7 @@ use crate::error::{Error, Kind, Result};
 use crate::handoff::run::{self as pipeline, teardown as tear_down};
 use crate::handoff::session::{belongs_to, connect_options};
 use crate::handoff::snapshot::of_table;
+use crate::handoff::watch::lost_history;
 use crate::handoff::{guard, rules, spool};
 use crate::lake::pins::Pins;
 use crate::lake::{self, Lake, LakeTable, Ledger};
@@ -58,6 +59,13 @@ pub async fn check(config: Config, json: bool) -> Result<()> {
         let fix = error.next_step().unwrap_or("see the message").to_owned();
         let what = error.to_string().split("\n  next: ").next().unwrap_or_default().to_owned();
         report.findings.push(source_check::Finding::error("lake", lake.url().as_str(), what, fix));
+    }
+    if started && let Some(lost) = lost_history(&config).await? {
+        let fix = lost.next_step().unwrap_or("see the message").to_owned();
+        let text = lost.to_string();
+        let text = text.split("\n  next: ").next().unwrap_or_default();
+        let (subject, what) = text.split_once(": ").unwrap_or(("the source", text));
+        report.findings.insert(0, source_check::Finding::error("history", subject, what, fix));
     }
     if json {
         print_json(&report)?;

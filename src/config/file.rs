@@ -37,6 +37,11 @@ pub struct File {
     /// Default: `_tg_`. It can't be changed once a table exists.
     #[schemars(regex(pattern = r"^[a-z_][a-z0-9_]{0,19}$"))]
     pub column_prefix: Option<String>,
+    /// What to do when the source can't be proven to continue what the lake holds: another server
+    /// or timeline, a restored backup, a slot that is gone, lost or advanced, a publication that was
+    /// changed. `refuse` stops with exit code 5; `resnapshot` takes a new generation, once, and
+    /// keeps the old version readable until the new snapshot replaces it. Default: refuse.
+    pub on_lost_history: Option<OnLostHistory>,
     /// The PostgreSQL database to read from.
     pub source: SourceFile,
     /// The first snapshot.
@@ -63,6 +68,19 @@ pub struct SourceFile {
     /// A file whose first line is the password, such as a mounted secret. Read at each connect, so
     /// a rotated password is picked up. Default: none.
     pub password_file: Option<PathBuf>,
+}
+
+/// What to do when the source's history does not continue the lake's.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum OnLostHistory {
+    /// Stop, and leave the tables as they are.
+    #[default]
+    Refuse,
+    /// Take a new generation.
+    Resnapshot,
 }
 
 /// The first snapshot and its validation.
@@ -117,6 +135,10 @@ pub struct Handoff {
     #[serde(with = "units::duration")]
     #[schemars(with = "units::DurationText")]
     pub spool_interval: Duration,
+    /// Make the slot one that standbys keep in step (PostgreSQL 17 and later), so that a promoted
+    /// standby is followed without a gap. Default: true where the server is 17 or later and a
+    /// primary; `true` is an error elsewhere.
+    pub failover: Option<bool>,
 }
 
 /// Where changes wait while a snapshot is copied.
@@ -156,6 +178,7 @@ impl Default for Handoff {
             spool_segment_bytes: 32 << 20,
             spool_interval: Duration::from_secs(5),
             max_snapshot_age: Duration::from_secs(4 * 3600),
+            failover: None,
         }
     }
 }
@@ -241,6 +264,12 @@ pub struct Limits {
     #[serde(with = "units::duration")]
     #[schemars(with = "units::DurationText")]
     pub connect_timeout: Duration,
+    /// How long the source may be silent before its connection is given up and made anew, 2 s to
+    /// 1 h. In the stream the server is asked for a sign of life after half of it; a long query or
+    /// copy is looked for over a second connection. Default: 60s.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::DurationText")]
+    pub source_timeout: Duration,
     /// How long to go on trying after a cut connection or a store that fails, without progress,
     /// before giving up with an error. Default: 10m.
     #[serde(with = "units::duration")]
@@ -256,6 +285,7 @@ impl Default for Limits {
             spool_bytes: 256 << 30,
             reread_bytes: 64 << 20,
             connect_timeout: Duration::from_secs(10),
+            source_timeout: Duration::from_secs(60),
             retry_for: Duration::from_secs(600),
         }
     }

@@ -5,10 +5,10 @@
 
 use std::path::Path;
 
+use crate::source::client::Client;
 use bytes::Bytes;
 use futures::SinkExt;
 use tokio::io::AsyncReadExt;
-use tokio_postgres::Client;
 
 use crate::error::{Error, Result};
 use crate::source::client::query_error;

@@ -13,7 +13,7 @@ mod writers;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tokio_postgres::Client;
+use crate::source::client::Client;
 
 use crate::cli::output::{VersionOutput, print};
 use crate::cli::text::{self, Style};

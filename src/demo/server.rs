@@ -141,6 +141,8 @@ pub struct Options {
     pub hba: Vec<String>,
     /// Leave the folder where it is when the server stops.
     pub keep_folder: bool,
+    /// Start as a standby: of `primary_conninfo` in the settings, or alone until it is promoted.
+    pub standby: bool,
 }
 
 /// A running server of one's own. Stops, and its folder goes, when this is dropped, or when this
@@ -167,6 +169,42 @@ impl PrivateServer {
     /// The folder is not empty or can't be used by the server's user, or `initdb` or the server
     /// failed; the message ends with the server's own words.
     pub fn start(bin: BinDir, folder: &Path, options: Options) -> Result<PrivateServer> {
+        let mut server = PrivateServer::settle(bin, folder, &options)?;
+        server.initdb()?;
+        server.configure(&options)?;
+        server.start_on_a_free_port()?;
+        Ok(server)
+    }
+
+    /// As [`PrivateServer::start`], from a copy of `data`, the data directory of a server that was
+    /// stopped when it was copied: a restored backup, or a standby.
+    ///
+    /// # Errors
+    /// As there; and the copy failed.
+    pub fn start_from(
+        data: &Path,
+        bin: BinDir,
+        folder: &Path,
+        options: Options,
+    ) -> Result<PrivateServer> {
+        let mut server = PrivateServer::settle(bin, folder, &options)?;
+        let mut command = Command::new("cp");
+        command.arg("-a").arg(data).arg(server.data());
+        let answer = finish(&mut command, "cp")?;
+        if !answer.status.success() {
+            return Err(Error::failed(format!(
+                "{} can't be copied: {}",
+                data.display(),
+                tail(&answer.stderr)
+            )));
+        }
+        server.configure(&options)?;
+        server.start_on_a_free_port()?;
+        Ok(server)
+    }
+
+    /// A folder for a server, and its guardian.
+    fn settle(bin: BinDir, folder: &Path, options: &Options) -> Result<PrivateServer> {
         let user = ServerUser::find()?;
         fs::create_dir_all(folder).map_err(|e| at(folder, "can't create the folder", e))?;
         let folder = folder.canonicalize().map_err(|e| at(folder, "can't find the folder", e))?;
@@ -200,8 +238,6 @@ impl PrivateServer {
             _short: short,
         };
         server.guard(options.keep_folder)?;
-        server.initdb(&options)?;
-        server.start_on_a_free_port()?;
         Ok(server)
     }
 
@@ -273,6 +309,14 @@ impl PrivateServer {
         self.end("INT")
     }
 
+    /// Stops the server without telling its clients anything (`-m immediate`); `restart` recovers.
+    ///
+    /// # Errors
+    /// As [`PrivateServer::stop`].
+    pub fn stop_at_once(&mut self) -> Result<()> {
+        self.end("QUIT")
+    }
+
     /// Starts the server again on the same port, after stopping it if it runs.
     ///
     /// # Errors
@@ -291,7 +335,7 @@ impl PrivateServer {
         }
     }
 
-    fn initdb(&self, options: &Options) -> Result<()> {
+    fn initdb(&self) -> Result<()> {
         let mut command = Command::new(self.bin.path.join("initdb"));
         command
             .args(["--encoding=UTF8", "--locale=C", "--username=postgres", "--auth=trust"])
@@ -309,6 +353,10 @@ impl PrivateServer {
             ))
             .next("see whether the folder and the server's programs are open to its user"));
         }
+        Ok(())
+    }
+
+    fn configure(&self, options: &Options) -> Result<()> {
         let mut settings = String::from(
             "listen_addresses = '127.0.0.1'\n\
              wal_level = logical\n\
@@ -331,6 +379,10 @@ impl PrivateServer {
             .open(&conf)
             .and_then(|mut f| f.write_all(settings.as_bytes()))
             .map_err(|e| at(&conf, "can't write the settings", e))?;
+        if options.standby {
+            let signal = self.data().join("standby.signal");
+            fs::write(&signal, "").map_err(|e| at(&signal, "can't write the file", e))?;
+        }
         if !options.hba.is_empty() {
             let hba = self.data().join("pg_hba.conf");
             let trusting =

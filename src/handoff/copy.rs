@@ -35,8 +35,8 @@ const ATTEMPTS: u32 = 4;
 pub struct CopyRun {
     /// How to reach the source.
     pub source: ConnectOptions,
-    /// Name of the exported snapshot.
-    pub snapshot: String,
+    /// Names of the snapshot, each exported by another connection: one is enough.
+    pub snapshots: Vec<String>,
     /// The position it shows.
     pub base: Lsn,
     /// The tables, by their index in the pipeline.
@@ -170,9 +170,22 @@ fn attempt_task(run: &CopyRun, wire: &mut Option<Wire>, task: &Task) -> Result<D
     }
 }
 
-/// A connection inside the exported snapshot.
+/// A connection inside the exported snapshot. It can be imported as long as one of the connections
+/// that exported it lives.
 fn import(run: &CopyRun) -> Result<Wire> {
-    inside(&run.source, &run.snapshot)
+    let mut gone = Error::transient("no snapshot was exported");
+    for name in &run.snapshots {
+        match inside(&run.source, name) {
+            Err(e) if is_gone(&e) => gone = e,
+            result => return result,
+        }
+    }
+    Err(gone)
+}
+
+/// The snapshot's name is not known (22023, from 16 on 42704), or its exporter is gone (55000).
+fn is_gone(error: &Error) -> bool {
+    matches!(sqlstate(error), Some("22023" | "42704" | "55000"))
 }
 
 /// A new connection in a transaction that sees the exported snapshot `name`. Blocking.
@@ -187,9 +200,10 @@ pub fn inside(source: &ConnectOptions, name: &str) -> Result<Wire> {
     );
     match wire.simple_query(&sql) {
         Ok(_) => Ok(wire),
-        // Its name is not known (22023, from 16 on 42704), or its exporter is gone (55000).
-        Err(e) if matches!(sqlstate(&e), Some("22023" | "42704" | "55000")) => {
-            Err(Error::transient(format!("the exported snapshot {name} is gone")).because(e))
+        Err(e) if is_gone(&e) => {
+            Err(Error::transient(format!("the exported snapshot {name} is gone"))
+                .because(e)
+                .next("the copy goes on at a new one by itself"))
         }
         Err(e) => Err(e),
     }

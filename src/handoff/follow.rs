@@ -17,6 +17,7 @@ use crate::failpoint;
 use crate::handoff::clean::Cleaning;
 use crate::handoff::cut::TORN_EVENT;
 use crate::handoff::housekeeping::{self, Housekeeper};
+use crate::handoff::published::{self, Published};
 use crate::handoff::session::{Session, blocking};
 use crate::handoff::spool::source::Source;
 use crate::handoff::stream::{self, Ended, Shared};
@@ -24,9 +25,8 @@ use crate::handoff::{index, rules, spool};
 use crate::lake::{Event, Lake, LakeTable, Ledger};
 use crate::observe::stop::StopSignal;
 use crate::position::Lsn;
-use crate::source::catalog::{self, TableInfo};
-use crate::source::check::Severity;
-use crate::source::slot;
+use crate::source::catalog;
+use crate::source::wire::{SessionKind, Wire};
 
 /// A part of a batch is applied while the next one is read. Each part with rows is one data file,
 /// so parts are large enough that only a backlog makes more than one a batch.
@@ -56,10 +56,8 @@ pub struct OpenTable {
 pub async fn open_tables(session: &Session) -> Result<Vec<OpenTable>> {
     let ledger = session.ledger.as_ref().ok_or_else(|| Error::failed("the lake has no ledger"))?;
     let state = ledger.state();
-    let patterns: Vec<String> =
-        state.tables.iter().map(|table| catalog::for_table(&table.schema, &table.name)).collect();
-    let found = catalog::load_tables(&session.client, &patterns, session.server.version).await?;
-    still_published(session, &found).await?;
+    let found = published::tables(session, &session.client).await?;
+    Published::recorded(state, session.server.version).still(&session.client, &found).await?;
     let types = crate::handoff::session::load_types(&session.client).await?;
     let plans = session.plans(&found, &types)?;
     let mut open = Vec::with_capacity(plans.len());
@@ -83,35 +81,6 @@ pub async fn open_tables(session: &Session) -> Result<Vec<OpenTable>> {
         open.push(OpenTable { plan: plan.clone(), table });
     }
     Ok(open)
-}
-
-/// The publication must still send every change of the tables: what it left out while it did not is
-/// in no stream, so it is not enough to mend it.
-async fn still_published(session: &Session, tables: &[TableInfo]) -> Result<()> {
-    let name = &session.config.name;
-    let publication = slot::publication_info(&session.client, name, session.server.version).await?;
-    let wrong: Vec<String> = match &publication {
-        None => vec!["it is gone".to_owned()],
-        Some(publication) => slot::problems(publication, tables)
-            .into_iter()
-            .filter(|finding| finding.severity == Severity::Error)
-            .map(|finding| format!("{}: {}", finding.subject, finding.what))
-            .collect(),
-    };
-    if wrong.is_empty() {
-        return Ok(());
-    }
-    Err(Error::new(
-        Kind::HistoryLost,
-        format!(
-            "the publication {name} was changed since the snapshot, and changes are missing from \
-             the stream: {}",
-            wrong.join("; ")
-        ),
-    )
-    .next(
-        "mend or drop the publication, and start a new generation with `tidegate run --resnapshot`",
-    ))
 }
 
 /// The options of START_REPLICATION for these tables.
@@ -201,6 +170,7 @@ pub async fn follow(
     let interval = config.stream.interval;
     let bounds = config.maintenance.compact.then(|| housekeeping::bounds(&config.maintenance));
     let housekeeper = Housekeeper::new(bounds, tables.len(), tokio::runtime::Handle::current());
+    let standby = StandbyTimeline::of(session).await?;
     let shared = stream::shared(fence);
     let (sender, parts) = stream::queue();
     let runtime = tokio::runtime::Handle::current();
@@ -229,7 +199,8 @@ pub async fn follow(
         std::thread::Builder::new()
             .name("applier".to_owned())
             .spawn(move || {
-                Applier { appliers, ledger, lake, runtime, shared, housekeeper }.run(&parts)
+                Applier { appliers, ledger, lake, runtime, shared, housekeeper, standby }
+                    .run(&parts)
             })
             .map_err(|e| Error::failed("the applier thread can't be started").because(e))?
     };
@@ -315,6 +286,7 @@ async fn appliers(
     runtime: &tokio::runtime::Handle,
 ) -> Result<Vec<TableApplier>> {
     let memory = session.config.limits.index_memory_bytes as usize / tables.len().max(1);
+    let timeline = session.system.timeline;
     let mut appliers = Vec::with_capacity(tables.len());
     for OpenTable { plan, table } in tables {
         let (lake, runtime) = (session.lake.clone(), runtime.clone());
@@ -324,7 +296,9 @@ async fn appliers(
             blocking(move || {
                 let index =
                     index::open(&plan, &lake, &runtime, &table, &folder, memory.max(1 << 20))?;
-                TableApplier::new(plan, lake, runtime, table, index, &name)
+                let mut applier = TableApplier::new(plan, lake, runtime, table, index, &name)?;
+                applier.set_timeline(timeline);
+                Ok(applier)
             })
             .await?,
         );
@@ -340,6 +314,39 @@ struct Applier {
     runtime: tokio::runtime::Handle,
     shared: Arc<Shared>,
     housekeeper: Housekeeper,
+    standby: Option<StandbyTimeline>,
+}
+
+/// A stream from a standby goes on over a promotion, its own or its primary's, without a word. What
+/// comes after belongs to the new timeline, which must be recorded first: so before a batch is
+/// committed, the standby must still be on the timeline of the record.
+struct StandbyTimeline {
+    wire: Wire,
+    timeline: u32,
+}
+
+impl StandbyTimeline {
+    /// None for a primary, whose timeline never changes while it runs.
+    async fn of(session: &Session) -> Result<Option<StandbyTimeline>> {
+        if !session.server.in_recovery {
+            return Ok(None);
+        }
+        let (source, timeline) = (session.source.clone(), session.system.timeline);
+        let wire = blocking(move || Wire::connect(&source, SessionKind::Replication)).await?;
+        Ok(Some(StandbyTimeline { wire, timeline }))
+    }
+
+    fn holds(&mut self) -> Result<()> {
+        let found = self.wire.identify_system()?.timeline;
+        if found == self.timeline {
+            return Ok(());
+        }
+        Err(Error::transient(format!(
+            "the source went from timeline {} to {found} in the middle of the stream",
+            self.timeline
+        ))
+        .next("the stream begins anew by itself, on the new timeline"))
+    }
 }
 
 impl Applier {
@@ -390,6 +397,9 @@ impl Applier {
     /// Commits every table that has changes, then the fence.
     fn commit(&mut self, end: BatchEnd) -> Result<()> {
         failpoint::at("stream.commit.before")?;
+        if let Some(standby) = &mut self.standby {
+            standby.holds()?;
+        }
         let runtime = self.runtime.clone();
         let committed: Vec<Result<Option<u64>>> =
             runtime.block_on(join_all(self.appliers.iter_mut().map(|applier| applier.commit(end))));
@@ -412,6 +422,9 @@ impl Applier {
                 format!("a table stands beyond {}, so no fence can", end.applied),
             )
             .next("report this: the batch should have ended later"));
+        }
+        if let Some(last) = end.last {
+            self.ledger.set_last(last);
         }
         if next > fence {
             runtime.block_on(self.ledger.commit_fence(next, chrono::Utc::now()))?;

@@ -8,9 +8,9 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use crate::source::client::Client;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio_postgres::Client;
 
 use crate::config::Config;
 use crate::error::{Error, Result};

@@ -189,10 +189,10 @@ impl Retention {
             Err(e) => return Err(e),
         };
         let needed = rules::needed_from_slot(self.base, session.spooled());
-        let why = match &found {
-            None => "it was dropped".to_owned(),
+        let (why, refusal) = match &found {
+            None => ("it was dropped".to_owned(), rules::Refusal::SlotMissing { needed }),
             Some(slot) => match slot.lost() {
-                Some(why) => why,
+                Some(why) => (why, rules::Refusal::SlotLost { needed }),
                 None => return Ok(()),
             },
         };
@@ -208,7 +208,8 @@ impl Retention {
         .next(
             "raise max_slot_wal_keep_size on the source, or set `retain = \"spool\"` under \
              [handoff], and run again: the snapshot starts from the beginning",
-        ))
+        )
+        .because(refusal))
     }
 
     /// Gives the run up and frees the source's WAL at once: the slot goes before the workers end.
@@ -253,6 +254,12 @@ impl Retention {
                 }
             }
             spooler.abandon().await;
+        }
+        if result.is_ok()
+            && let Err(lost) = self.history(session).await
+        {
+            // What would be published could not be followed.
+            result = Err(lost);
         }
         // A stream that broke may have ended for us only.
         let free = if self.spooling { wait_free(session).await } else { Ok(()) };

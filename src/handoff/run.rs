@@ -1,18 +1,31 @@
 //! `run`: decides from ledger, server and slot what to do, does it, and tries again what may pass.
+//!
+//! ```text
+//!   attempt ──► done
+//!      │ transient ─────► wait with back-off and jitter ──► attempt     while there is progress, or
+//!      │                                                                `[limits] retry_for` is not over
+//!      │ lost history ──► `on_lost_history = "resnapshot"`: attempt with a new generation, once
+//!      └ definite ──────► error
+//! ```
+//!
+//! A new generation is begun by the same code whether it was asked for (`--resnapshot`) or is the
+//! answer to a lost history. The old versions stay until the new handoff replaces them.
 
 use std::time::{Duration, Instant};
 
-use crate::config::Config;
+use crate::config::{Config, OnLostHistory};
 use crate::error::{Error, Kind, Result};
+use crate::failpoint;
 use crate::handoff::follow::{Target, follow, open_tables, reached};
 use crate::handoff::guard::Guard;
-use crate::handoff::rules::{Refusal, Resume};
+use crate::handoff::rules::{self, Refusal, Resume};
 use crate::handoff::session::Session;
 use crate::handoff::snapshot::{self, Taken};
+use crate::handoff::watch::{Watch, explained};
 use crate::lake::Ledger;
 use crate::observe::stop::StopSignal;
 use crate::position::Lsn;
-use crate::source::{catalog, slot};
+use crate::source::{catalog, client, slot};
 
 /// When to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +41,7 @@ pub enum Until {
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// Runs the pipeline. Gives the fence reached.
+/// Runs the pipeline. Gives the fence reached. `resnapshot` begins a new generation first.
 ///
 /// # Errors
 /// A definite error, or a transient one that lasted longer than `[limits] retry_for` without
@@ -39,41 +52,214 @@ pub async fn run(
     resnapshot: bool,
     stop: &StopSignal,
 ) -> Result<Lsn> {
-    if resnapshot {
-        let mut session = open(config, stop).await?;
-        let to = Until::fix(until, &session).await?;
-        return match snapshot::take(&mut session, stop).await? {
-            Taken::Published => stream(&mut session, to, stop).await,
-            Taken::Stopped => Ok(Lsn::ZERO),
-        };
-    }
-    let mut target = None;
-    let mut wait = FIRST_WAIT;
-    let mut trouble: Option<(Instant, Lsn)> = None;
-    let mut owner: Option<String> = None;
+    let mut run = Run {
+        config,
+        until,
+        stop,
+        target: None,
+        owner: None,
+        new_generation: resnapshot,
+        begun_here: false,
+        seen: Seen::default(),
+        moved_on: false,
+        trouble: None,
+    };
     loop {
-        let mut fence = Lsn::ZERO;
-        let mut copied = 0;
-        match attempt(config, until, &mut target, &mut owner, stop, (&mut fence, &mut copied)).await
-        {
+        match run.attempt().await {
             Ok(fence) => return Ok(fence),
-            Err(error) if error.is_transient() && !stop.is_set() => {
-                let (since, at) = *trouble.get_or_insert((Instant::now(), fence));
-                if fence > at || copied > 0 {
-                    trouble = Some((Instant::now(), fence));
-                    wait = FIRST_WAIT;
-                } else if since.elapsed() > config.limits.retry_for {
-                    return Err(error);
-                }
-                tracing::warn!(wait_ms = wait.as_millis() as u64, "{error}; trying again");
-                tokio::select! {
-                    () = tokio::time::sleep(wait) => {}
-                    () = stop.requested() => return Err(error),
-                }
-                wait = (wait * 2).min(LONGEST_WAIT);
-            }
+            Err(error) if stop.is_set() => return Err(error),
+            Err(error) if error.is_transient() => run.wait(error).await?,
+            Err(error) if rules::is_lost_history(&error) => run.start_over(error)?,
             Err(error) => return Err(error),
         }
+    }
+}
+
+/// How far the pipeline is seen to be. More is progress.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Seen {
+    generation: u64,
+    fence: Lsn,
+    /// Chunks that this process recorded; they are kept whatever happens.
+    chunks: u64,
+}
+
+/// A row of attempts that failed in a way that may pass, without progress in between.
+struct Trouble {
+    since: Instant,
+    at: Seen,
+    wait: Duration,
+}
+
+struct Run<'a> {
+    config: &'a Config,
+    until: Until,
+    stop: &'a StopSignal,
+    /// Fixed once: what commits while a snapshot is copied is not waited for.
+    target: Option<Target>,
+    /// The name under which this process owned the ledger last.
+    owner: Option<String>,
+    /// The next attempt begins a new generation.
+    new_generation: bool,
+    /// It does so, or one did, in answer to a lost history.
+    begun_here: bool,
+    seen: Seen,
+    /// The fence of the generation in the ledger is beyond its base.
+    moved_on: bool,
+    trouble: Option<Trouble>,
+}
+
+impl Run<'_> {
+    async fn attempt(&mut self) -> Result<Lsn> {
+        let mut session = open(self.config, self.stop).await?;
+        if let (Some(ours), Some(ledger)) = (self.owner.as_deref(), &session.ledger)
+            && !ledger.was_owned_by(ours)
+        {
+            return Err(Error::new(
+                Kind::Fenced,
+                "another process took this pipeline over meanwhile",
+            )
+            .next("leave it to that process; if there is none, start this one again"));
+        }
+        self.look(&session);
+        let result = self.act(&mut session).await;
+        if let Some(epoch) = session.ledger.as_ref().and_then(Ledger::epoch) {
+            self.owner = Some(epoch.to_owned());
+        }
+        self.seen.chunks += session.chunks_recorded;
+        self.look(&session);
+        result
+    }
+
+    async fn act(&mut self, session: &mut Session) -> Result<Lsn> {
+        let to = match self.target {
+            Some(target) => target,
+            None => *self.target.insert(self.until.fix(session).await?),
+        };
+        let fence = session.ledger.as_ref().and_then(Ledger::fence).map(|f| f.lsn);
+        let resume = session.resume(fence.unwrap_or_default()).await?;
+        if !self.new_generation && resume.goes_on() {
+            follow_timeline(session).await?;
+        }
+        let taken = match resume {
+            // The ledger is still ours: it is our own connection of before, which the server has
+            // not noticed to be dead yet.
+            Resume::Refuse(Refusal::SlotInUse) if self.owner.is_some() => {
+                return Err(Error::transient(
+                    "the server still holds the slot for our lost connection",
+                ));
+            }
+            Resume::Refuse(refusal)
+                if !self.new_generation || refusal.kind() != Kind::HistoryLost =>
+            {
+                return Err(refuse(refusal, session));
+            }
+            _ if self.new_generation => self.take_new_generation(session).await?,
+            Resume::FreshSnapshot => snapshot::take(session, self.stop).await?,
+            Resume::RestartSnapshot => {
+                tracing::warn!(
+                    "an earlier snapshot can't be continued; it starts from the beginning"
+                );
+                snapshot::take(session, self.stop).await?
+            }
+            Resume::ResumeSnapshot => snapshot::resume(session, self.stop).await?,
+            Resume::ContinuePublish => snapshot::continue_publishing(session, self.stop).await?,
+            Resume::Stream { .. } | Resume::Refuse(_) => Taken::Published,
+        };
+        if taken == Taken::Stopped {
+            return Ok(Lsn::ZERO);
+        }
+        // An idle server whose log ends where we are gives nothing to make progress with.
+        let idle = session.system.xlogpos <= self.seen.fence;
+        let began = Instant::now();
+        let result = stream(session, to, self.stop).await;
+        if idle && began.elapsed() >= self.config.limits.source_timeout {
+            self.trouble = None;
+        }
+        result
+    }
+
+    /// Takes note of how far the pipeline is.
+    fn look(&mut self, session: &Session) {
+        let Some(ledger) = &session.ledger else { return };
+        let (state, fence) = (ledger.state(), ledger.fence());
+        let fence = fence.filter(|fence| fence.generation == state.generation).map(|f| f.lsn);
+        let published = state.handoff.or(state.base);
+        self.moved_on = fence.zip(published).is_some_and(|(fence, at)| fence > at);
+        let fence = fence.unwrap_or_default();
+        let seen = Seen { generation: state.generation, fence, ..self.seen };
+        self.seen = self.seen.max(seen);
+    }
+
+    /// Waits before the next attempt, longer each time while there is no progress.
+    async fn wait(&mut self, error: Error) -> Result<()> {
+        let seen = self.seen;
+        let trouble = match &mut self.trouble {
+            Some(trouble) if seen <= trouble.at => trouble,
+            other => other.insert(Trouble { since: Instant::now(), at: seen, wait: FIRST_WAIT }),
+        };
+        let limit = self.config.limits.retry_for;
+        if trouble.since.elapsed() > limit {
+            tracing::warn!("tried for {limit:?} without progress ([limits] retry_for)");
+            return Err(error);
+        }
+        let wait = jittered(trouble.wait);
+        tracing::warn!(
+            fence = %seen.fence,
+            chunks = seen.chunks,
+            wait_ms = wait.as_millis() as u64,
+            next = error.next_step().unwrap_or("it is tried again by itself"),
+            "{}; trying again",
+            one_line(&error)
+        );
+        trouble.wait = (trouble.wait * 2).min(LONGEST_WAIT);
+        tokio::select! {
+            () = tokio::time::sleep(wait) => Ok(()),
+            () = self.stop.requested() => Err(error),
+        }
+    }
+
+    /// Gives the recorded history up. Once the new run is announced, what fails is tried again as
+    /// any snapshot is.
+    async fn take_new_generation(&mut self, session: &mut Session) -> Result<Taken> {
+        let run = |session: &Session| session.ledger.as_ref().map(|l| l.state().run.clone());
+        let before = run(session);
+        let result = snapshot::take(session, self.stop).await;
+        if run(session) != before {
+            self.new_generation = false;
+        }
+        result
+    }
+
+    /// The answer to a lost history.
+    fn start_over(&mut self, error: Error) -> Result<()> {
+        if self.config.on_lost_history == OnLostHistory::Refuse {
+            return Err(error);
+        }
+        let lost = rules::LostGeneration {
+            number: self.seen.generation,
+            moved_on: self.moved_on,
+            begun_here: self.begun_here,
+        };
+        if !rules::may_start_over(lost) {
+            return Err(error.next(
+                "a new generation would be lost like this one, which never moved beyond its \
+                 snapshot: see that the log is kept long enough (max_slot_wal_keep_size) and that \
+                 nobody else uses slot and publication, then `tidegate run --resnapshot`",
+            ));
+        }
+        tracing::warn!(
+            generation = lost.number,
+            "{}; beginning a new generation, as on_lost_history says",
+            one_line(&error)
+        );
+        self.new_generation = true;
+        self.begun_here = true;
+        if self.until == Until::CaughtUp {
+            // Positions of the lost history may mean nothing in the new one.
+            self.target = None;
+        }
+        Ok(())
     }
 }
 
@@ -91,62 +277,17 @@ async fn open(config: &Config, stop: &StopSignal) -> Result<Session> {
     Ok(session)
 }
 
-async fn attempt(
-    config: &Config,
-    until: Until,
-    target: &mut Option<Target>,
-    owner: &mut Option<String>,
-    stop: &StopSignal,
-    (fence, copied): (&mut Lsn, &mut u64),
-) -> Result<Lsn> {
-    let mut session = open(config, stop).await?;
-    if let (Some(ours), Some(ledger)) = (owner.as_deref(), &session.ledger)
-        && !ledger.was_owned_by(ours)
-    {
-        return Err(Error::new(Kind::Fenced, "another process took this pipeline over meanwhile")
-            .next("leave it to that process; if there is none, start this one again"));
-    }
-    *fence = session.ledger.as_ref().and_then(Ledger::fence).map(|f| f.lsn).unwrap_or_default();
-    // The target is fixed once: what commits while a snapshot is copied is not waited for.
-    let to = match *target {
-        Some(target) => target,
-        None => *target.insert(until.fix(&session).await?),
-    };
-    let resume = session.resume(*fence).await?;
-    if resume == Resume::Refuse(Refusal::SlotInUse) && owner.is_some() {
-        // The ledger is still ours: it is our own connection of before, which the server has not
-        // noticed to be dead yet.
-        return Err(Error::transient("the server still holds the slot for our lost connection"));
-    }
-    let result = act(&mut session, resume, to, stop).await;
-    *copied = session.chunks_recorded;
-    if let Some(epoch) = session.ledger.as_ref().and_then(Ledger::epoch) {
-        *owner = Some(epoch.to_owned());
-    }
-    result
+/// The message without its next step, for a line of the log.
+fn one_line(error: &Error) -> String {
+    let text = error.to_string();
+    text.split("\n  next: ").next().unwrap_or_default().replace('\n', " ")
 }
 
-async fn act(
-    session: &mut Session,
-    resume: Resume,
-    target: Target,
-    stop: &StopSignal,
-) -> Result<Lsn> {
-    let taken = match resume {
-        Resume::FreshSnapshot => snapshot::take(session, stop).await?,
-        Resume::RestartSnapshot => {
-            tracing::warn!("an earlier snapshot can't be continued; it starts from the beginning");
-            snapshot::take(session, stop).await?
-        }
-        Resume::ResumeSnapshot => snapshot::resume(session, stop).await?,
-        Resume::ContinuePublish => snapshot::continue_publishing(session, stop).await?,
-        Resume::Stream { .. } => Taken::Published,
-        Resume::Refuse(refusal) => return Err(refuse(refusal, session)),
-    };
-    match taken {
-        Taken::Published => stream(session, target, stop).await,
-        Taken::Stopped => Ok(Lsn::ZERO),
-    }
+/// Three to five quarters of `wait`: many pipelines of one server that restarted do not come back
+/// in one moment.
+fn jittered(wait: Duration) -> Duration {
+    let chance = (uuid::Uuid::new_v4().as_u128() & 0xffff) as f64 / 65_536.0;
+    wait.mul_f64(0.75 + chance / 2.0)
 }
 
 /// Follows the stream; the tables may be ahead of the fence after a crash.
@@ -155,17 +296,42 @@ async fn stream(session: &mut Session, target: Target, stop: &StopSignal) -> Res
     if let Resume::Refuse(refusal) = session.resume(reached(&tables)).await? {
         return Err(refuse(refusal, session));
     }
+    follow_timeline(session).await?;
     if session.guard.is_none() {
         session.guard = Some(Guard::start(session));
     }
+    let watch = Watch::start(session, stop).await?;
     let nudge = nudge(session, target);
-    let result = follow(session, tables, target, stop).await;
+    let result = follow(session, tables, target, &watch.stop).await;
     nudge.abort();
-    result
+    match (watch.end(), result) {
+        (Some(lost), _) => Err(lost),
+        (None, Err(error)) => Err(explained(session, error).await),
+        (None, result) => result,
+    }
 }
 
-fn refuse(refusal: Refusal, session: &Session) -> Error {
-    Error::from(refusal).at(format!("slot {}", session.config.name))
+/// Records that the source's history goes on on a later timeline, which was proven to contain ours:
+/// before the first change of it is applied, as positions beyond the switch belong to it alone.
+async fn follow_timeline(session: &mut Session) -> Result<()> {
+    let found = session.system.timeline;
+    let ledger = session.ledger_mut()?;
+    let recorded = ledger.state().source.timeline;
+    if recorded >= found {
+        return Ok(());
+    }
+    ledger.claim().await?;
+    let mut state = ledger.state().clone();
+    state.source.timeline = found;
+    ledger.set_state(state, &[]).await?;
+    tracing::info!(from = recorded, to = found, "the source was promoted; its history goes on");
+    failpoint::at("stream.timeline")
+}
+
+/// The error for a refusal, with what it is about.
+pub(crate) fn refuse(refusal: Refusal, session: &Session) -> Error {
+    let subject = refusal.subject(&session.config.name);
+    Error::from(refusal).at(subject)
 }
 
 impl Until {
@@ -192,19 +358,24 @@ fn nudge(session: &Session, target: Target) -> tokio::task::JoinHandle<()> {
         if in_recovery {
             return;
         }
-        let Ok(client) = crate::source::client::connect(&source).await else { return };
+        let mut connection = None;
         loop {
-            match catalog::current_lsn(&client, false).await {
-                Ok(end) if end > until => return,
-                Ok(end) if until.bytes_since(end) > 1 << 20 => {}
-                Ok(_) => {
-                    let sql = "SELECT pg_catalog.pg_logical_emit_message(true, 'tidegate', '')";
-                    if let Err(e) = client.simple_query(sql).await {
-                        tracing::debug!("no logical message could be written: {e}");
-                        return;
+            if connection.is_none() {
+                connection = client::connect(&source).await.ok();
+            }
+            if let Some(client) = &connection {
+                match catalog::current_lsn(client, false).await {
+                    Ok(end) if end > until => return,
+                    Ok(end) if until.bytes_since(end) > 1 << 20 => {}
+                    Ok(_) => {
+                        let sql = "SELECT pg_catalog.pg_logical_emit_message(true, 'tidegate', '')";
+                        if let Err(e) = client.simple_query(sql).await {
+                            tracing::debug!("no logical message could be written: {e}");
+                            connection = None;
+                        }
                     }
+                    Err(_) => connection = None,
                 }
-                Err(_) => return,
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
@@ -218,15 +389,12 @@ fn nudge(session: &Session, target: Target) -> tokio::task::JoinHandle<()> {
 pub async fn teardown(config: &Config) -> Result<Vec<String>> {
     let mut session = Session::open(config).await?;
     let name = config.name.clone();
-    let (ours_slot, ours_publication) = session
-        .ledger
-        .as_ref()
-        .map_or((false, false), |l| (l.state().created_slot, l.state().created_publication));
+    let ours = session.made_here().await?;
     let mut done = Vec::new();
-    if ours_slot && slot::drop_slot(&session.client, &name).await? {
+    if ours.slot && slot::drop_slot(&session.client, &name).await? {
         done.push(format!("dropped the slot {name}"));
     }
-    if ours_publication {
+    if ours.publication {
         slot::drop_publication(&session.client, &name).await?;
         done.push(format!("dropped the publication {name}"));
         let ledger = session.ledger_mut()?;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tokio_postgres::Client;
+use crate::source::client::Client;
 
 use crate::apply::plan::TablePlan;
 use crate::config::Config;
@@ -15,9 +15,21 @@ use crate::lake::{Lake, Ledger, Phase, PipelineState, SourceIdentity};
 use crate::source::catalog::{self, ServerInfo, TableInfo};
 use crate::source::client;
 use crate::source::options::{ConnectOptions, Secret};
-use crate::source::slot::{self, SlotInfo};
+use crate::source::slot::{self, SlotInfo, SlotOptions};
 use crate::source::types::TypeCatalog;
 use crate::source::wire::{SessionKind, SystemId, Wire};
+
+/// The first version with slots that standbys keep in step.
+const FAILOVER_VERSION: u32 = 170_000;
+
+/// What of the source's objects this pipeline made, and may drop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MadeHere {
+    /// The slot.
+    pub slot: bool,
+    /// The publication.
+    pub publication: bool,
+}
 
 /// Source, lake and ledger of a pipeline.
 pub struct Session {
@@ -48,6 +60,7 @@ pub fn connect_options(config: &Config) -> Result<ConnectOptions> {
     if !source.url.contains("connect_timeout") {
         options.connect_timeout = config.limits.connect_timeout;
     }
+    options.silence_limit = config.limits.source_timeout;
     if let Some(password) = source.password()? {
         options.password = Some(Secret::new(password));
     }
@@ -94,6 +107,52 @@ impl Session {
         }
     }
 
+    /// Whether slot and publication of the pipeline's name are ours to drop: a run of this pipeline
+    /// made them, here. On another server or in another database they are somebody else's, and so
+    /// is a publication that was made anew under our publication's name.
+    ///
+    /// # Errors
+    /// A failing query.
+    pub async fn made_here(&self) -> Result<MadeHere> {
+        let Some(state) = self.ledger.as_ref().map(Ledger::state) else {
+            return Ok(MadeHere::default());
+        };
+        let here = state.source.system_identifier == self.system.system_identifier.to_string()
+            && state.source.database == self.server.database;
+        let mut publication = here && state.created_publication;
+        if publication && !state.source.contract.is_empty() {
+            let name = &self.config.name;
+            let found = slot::publication_info(&self.client, name, self.server.version).await?;
+            let oid = found.map(|publication| publication.oid.to_string());
+            let recorded = state.source.contract.split('.').nth(1);
+            publication = recorded.is_none() || recorded == oid.as_deref();
+        }
+        Ok(MadeHere { slot: here && state.created_slot, publication })
+    }
+
+    /// How the pipeline's slot is made on this server.
+    ///
+    /// # Errors
+    /// `failover = true` where the server can't.
+    pub fn slot_options(&self) -> Result<SlotOptions> {
+        if self.server.in_recovery {
+            tracing::info!(
+                "the source is a standby: the slot waits until its primary logs its running \
+                 transactions; where that is idle, run SELECT pg_log_standby_snapshot() there"
+            );
+        }
+        let can = self.server.version >= FAILOVER_VERSION && !self.server.in_recovery;
+        match self.config.handoff.failover {
+            Some(true) if !can => Err(Error::new(
+                Kind::Check,
+                "[handoff] failover = true is not possible: the server is a standby or older than \
+                 PostgreSQL 17",
+            )
+            .next("remove the key, or connect to a primary of 17 or later")),
+            wanted => Ok(SlotOptions { temporary: false, failover: wanted.unwrap_or(can) }),
+        }
+    }
+
     /// The pipeline's slot, if it exists.
     pub async fn slot(&self) -> Result<Option<SlotInfo>> {
         slot::slot_info(&self.client, &self.config.name).await
@@ -102,6 +161,20 @@ impl Session {
     /// What of the run's changes is in the lake's spool.
     pub fn spooled(&self) -> Option<rules::Spooled> {
         self.ledger.as_ref().and_then(spool::recorded).map(spool::range)
+    }
+
+    /// Whether the slot still sends everything that commits at or after `from`.
+    ///
+    /// # Errors
+    /// The refusal; a failing query.
+    pub async fn slot_still_sends(&self, from: crate::position::Lsn) -> Result<()> {
+        let slot = self.slot().await?;
+        let names = slot.as_ref().map(SlotInfo::names).unwrap_or_default();
+        let slot = slot.as_ref().map(|slot| as_ruled(slot, &names));
+        rules::may_stream(from, slot.as_ref()).map_err(|refusal| {
+            let subject = refusal.subject(&self.config.name);
+            Error::from(refusal).at(subject)
+        })
     }
 
     /// What a start does with what it finds.
@@ -140,19 +213,47 @@ impl Session {
             reached: reached.max(fence).max(copied_to(state)),
             spool: self.spooled(),
         });
-        let plugin_database = slot.as_ref().map(|slot| {
-            (slot.database.clone().unwrap_or_default(), slot.plugin.clone().unwrap_or_default())
-        });
-        let slot = slot.as_ref().zip(plugin_database.as_ref()).map(|(slot, (database, plugin))| {
-            rules::Slot {
-                database,
-                plugin,
-                active: slot.active,
-                confirmed: slot.confirmed,
-                lost: slot.lost().is_some(),
+        let names = slot.as_ref().map(SlotInfo::names).unwrap_or_default();
+        let slot = slot.as_ref().map(|slot| as_ruled(slot, &names));
+        let resume = rules::resume(recorded.as_ref(), &server, slot.as_ref());
+        match resume {
+            Resume::Stream { .. } => match self.same_history().await? {
+                Some(refusal) => Ok(Resume::Refuse(refusal)),
+                None => Ok(resume),
+            },
+            _ => Ok(resume),
+        }
+    }
+
+    /// Looks whether the server's log still has the last transaction we applied: positions and
+    /// timeline of a server restored from a copy of its disk prove nothing once it has written
+    /// enough. Where that log is gone, as when the tables have been idle for long, or the server
+    /// does not let us read it, there is no such proof.
+    async fn same_history(&self) -> Result<Option<rules::Refusal>> {
+        let fence = self.ledger.as_ref().and_then(Ledger::fence);
+        let (Some(last), Some(ledger)) = (fence.and_then(|fence| fence.last), &self.ledger) else {
+            return Ok(None);
+        };
+        let (source, timeline) = (self.source.clone(), ledger.state().source.timeline);
+        let end = fence.map(|fence| fence.lsn).unwrap_or_default();
+        let found = blocking(move || {
+            Wire::connect(&source, SessionKind::Replication)?.commit_record(last.lsn, end, timeline)
+        })
+        .await;
+        match found {
+            Ok(Some(found))
+                if found.committed_at_us == last.committed_at_us
+                    && found.xid.is_none_or(|xid| xid == last.xid) =>
+            {
+                Ok(None)
             }
-        });
-        Ok(rules::resume(recorded.as_ref(), &server, slot.as_ref()))
+            Ok(_) => Ok(Some(rules::Refusal::OtherHistory { at: last.lsn })),
+            Err(error) if error.is_transient() => Err(error),
+            Err(error) => {
+                tracing::debug!("the log at {} can't be looked at: {error}", last.lsn);
+                Ok(None)
+            }
+        }
     }
 
     async fn left_timeline(
@@ -206,6 +307,17 @@ fn copied_to(state: &PipelineState) -> crate::position::Lsn {
         Phase::Snapshot | Phase::Drain | Phase::Publish => {
             state.boundary.as_ref().map(|boundary| boundary.base).unwrap_or_default()
         }
+    }
+}
+
+/// The slot as the rules see it; `names` are its own.
+fn as_ruled<'a>(slot: &SlotInfo, names: &'a (String, String)) -> rules::Slot<'a> {
+    rules::Slot {
+        database: &names.0,
+        plugin: &names.1,
+        active: slot.active,
+        confirmed: slot.confirmed,
+        lost: slot.lost().is_some(),
     }
 }
 

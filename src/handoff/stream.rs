@@ -26,8 +26,6 @@ use crate::position::Lsn;
 use crate::source::pgoutput;
 use crate::source::wire::Frame;
 
-/// How often the server hears of us without asking; its `wal_sender_timeout` is 60 s by default.
-const STATUS_EVERY: Duration = Duration::from_secs(5);
 /// Waits are cut short so that a stop or a due batch is seen soon.
 const TICK: Duration = Duration::from_millis(100);
 /// An idle pipeline moves its fence when so much log has passed, or [`IDLE_FENCE_EVERY`] has.
@@ -183,7 +181,7 @@ impl Reader<'_> {
         let fence = Lsn::new(self.shared.fence.load(Ordering::Acquire));
         let flushed = rules::may_acknowledge(fence, received.max(fence), self.acknowledged);
         let moved = flushed > self.acknowledged;
-        if !asked && !moved && self.status_at.elapsed() < STATUS_EVERY {
+        if !asked && !moved && self.status_at.elapsed() < source.status_every() {
             return Ok(());
         }
         source.send_status(received.max(flushed), flushed)?;

@@ -112,6 +112,10 @@ pub struct TableEntry {
     /// No data file of the run has this number or a higher one.
     #[serde(default)]
     pub next_file_no: FileNo,
+    /// Versions of the catalog rows by which the table is published, when its chunks were begun:
+    /// others once it was taken out of the publication and put back.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub membership: String,
 }
 
 /// A piece of a table's storage: the table itself, or a leaf partition.
@@ -185,6 +189,20 @@ pub struct Fence {
     pub at: String,
     /// The generation it belongs to.
     pub generation: u64,
+    /// The last transaction before it that the stream brought: the server's log must still have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<LastCommit>,
+}
+
+/// A transaction's commit as the source's log has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LastCommit {
+    /// Where the commit record starts.
+    pub lsn: Lsn,
+    /// The transaction.
+    pub xid: u32,
+    /// When it committed, microseconds since 2000-01-01 by the source's clock.
+    pub committed_at_us: i64,
 }
 
 /// The changes that a run has in the lake already, in the domain `tidegate.spool` of its ledger: the
@@ -274,6 +292,8 @@ pub struct Ledger {
     found: Option<String>,
     files: Vec<String>,
     next_file_no: FileNo,
+    /// The last transaction the stream brought since the ledger was opened.
+    last: Option<LastCommit>,
     log_checkpoint: log_checkpoint::Background,
 }
 
@@ -334,6 +354,7 @@ impl Ledger {
             found,
             files,
             next_file_no,
+            last: None,
             log_checkpoint: Default::default(),
         })
     }
@@ -365,6 +386,7 @@ impl Ledger {
             epoch: Some(epoch),
             files: Vec::new(),
             next_file_no: 0,
+            last: None,
             log_checkpoint: Default::default(),
         })
     }
@@ -445,13 +467,18 @@ impl Ledger {
     /// As [`Ledger::set_state`].
     pub async fn go_live(&mut self, state: PipelineState, base: Lsn) -> Result<()> {
         let at = Utc::now().to_rfc3339_opts(SecondsFormat::Micros, true);
-        let fence = Fence { lsn: base, at, generation: state.generation };
+        let fence = Fence { lsn: base, at, generation: state.generation, last: None };
         let mut actions = self.owned()?;
         actions.push(domain(PIPELINE_DOMAIN, &state)?);
         actions.push(domain(FENCE_DOMAIN, &fence)?);
         self.put(actions, None, "GO LIVE").await?;
         (self.state, self.fence) = (state, Some(fence));
         Ok(())
+    }
+
+    /// Names the last transaction before the next fence.
+    pub fn set_last(&mut self, last: LastCommit) {
+        self.last = Some(last);
     }
 
     /// Adds events. Needs no ownership; with it, checks it.
@@ -482,7 +509,10 @@ impl Ledger {
             ))
             .next("this is a defect; report it"));
         }
-        let fence = Fence { lsn, at: at.to_rfc3339_opts(SecondsFormat::Micros, true), generation };
+        let before = self.fence.as_ref().filter(|fence| fence.generation == generation);
+        let last = self.last.or(before.and_then(|fence| fence.last));
+        let at = at.to_rfc3339_opts(SecondsFormat::Micros, true);
+        let fence = Fence { lsn, at, generation, last };
         let mut actions = self.owned()?;
         actions.push(domain(FENCE_DOMAIN, &fence)?);
         self.put(actions, None, "FENCE").await?;

@@ -47,7 +47,8 @@ pub use digest::RowDigest;
 pub use files::{DataFileWriter, FileNo, FileOptions, NewFile, file_no_of};
 pub use history::{VersionInfo, versions};
 pub use ledger::{
-    BoundaryEntry, Event, Fence, LeafEntry, Ledger, Phase, PipelineState, SpoolState, TableEntry,
+    BoundaryEntry, Event, Fence, LastCommit, LeafEntry, Ledger, Phase, PipelineState, SpoolState,
+    TableEntry,
 };
 pub use read::{ScanBatch, digest_file, read_rows, scan_file};
 pub use store::Lake;

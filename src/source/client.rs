@@ -6,17 +6,20 @@ use std::io;
 use std::time::Duration;
 
 use tokio_postgres::config::{ChannelBinding as PgBinding, SslMode, SslNegotiation};
-use tokio_postgres::{Client, Config, SimpleQueryMessage};
+use tokio_postgres::{Config, SimpleQueryMessage};
 
 use super::options::{ChannelBinding, ConnectOptions, Host, Target, TlsMode};
 use super::wire::error::{Login, broken};
 use super::wire::{
-    DbError, SESSION_SETTINGS, all_failed, later_settings, no_tls, sqlstate, unreachable,
-    version_number, wrong_target,
+    DbError, SESSION_SETTINGS, all_failed, keepalive_times, later_settings, no_tls, sqlstate,
+    unreachable, version_number, wrong_target,
 };
 use crate::error::{Error, Kind, Result};
 
+mod bounded;
 mod tls;
+
+pub use bounded::Client;
 
 /// Connects and logs in; the connection's task is spawned on the current runtime and ends with
 /// the client.
@@ -128,6 +131,14 @@ async fn attempt(o: &ConnectOptions, target: &Target<'_>, mode: SslMode) -> Resu
             ChannelBinding::Prefer => PgBinding::Prefer,
             ChannelBinding::Require => PgBinding::Require,
         });
+    if !o.silence_limit.is_zero() {
+        let (idle, between, probes) = keepalive_times(o.silence_limit);
+        config
+            .keepalives_idle(idle)
+            .keepalives_interval(between)
+            .keepalives_retries(probes)
+            .tcp_user_timeout(o.silence_limit);
+    }
     if o.tls_direct && mode == SslMode::Require {
         config.ssl_negotiation(SslNegotiation::Direct);
     }
@@ -151,12 +162,12 @@ async fn attempt(o: &ConnectOptions, target: &Target<'_>, mode: SslMode) -> Resu
         }
     };
     let (client, connection) = connected.map_err(|e| login_error(o, target, e))?;
-    tokio::spawn(async move {
+    let task = tokio::spawn(async move {
         if let Err(e) = connection.await {
             tracing::debug!(error = %e, "a connection to the server ended");
         }
     });
-    Ok(client)
+    Ok(Client::new(client, task.abort_handle(), o.silence_limit))
 }
 
 fn login_error(o: &ConnectOptions, target: &Target<'_>, error: tokio_postgres::Error) -> Error {

@@ -168,6 +168,9 @@ pub struct ConnectOptions {
     pub connect_timeout: Duration,
     /// TCP keepalives on.
     pub keepalives: bool,
+    /// For how long a server that owes an answer may be silent before the connection is given up;
+    /// zero for ever.
+    pub silence_limit: Duration,
     /// Shown in `pg_stat_activity`.
     pub application_name: String,
     /// The user's own `options`; those of Tidegate come after them and win.

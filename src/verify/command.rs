@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::error::{Error, Kind, Result};
 use crate::handoff::follow::{OpenTable, Target, follow, open_tables};
 use crate::handoff::rules::Resume;
+use crate::handoff::run::refuse;
 use crate::handoff::session::{Session, blocking};
 use crate::observe::stop::StopSignal;
 use crate::source::catalog::{self, quote_literal};
@@ -36,7 +37,7 @@ pub async fn verify(config: &Config, wanted: &[String], stop: &StopSignal) -> Re
     let fence = ledger.fence().map(|fence| fence.lsn).ok_or_else(not_live)?;
     match session.resume(fence).await? {
         Resume::Stream { .. } => {}
-        Resume::Refuse(refusal) => return Err(Error::from(refusal)),
+        Resume::Refuse(refusal) => return Err(refuse(refusal, &session)),
         _ => return Err(not_live()),
     }
 

@@ -13,9 +13,11 @@ pub mod judge;
 pub mod pause;
 pub mod pipeline;
 pub mod program;
+pub mod proxy;
 pub mod random;
 pub mod s3;
 pub mod servers;
+pub mod site;
 
 use std::path::Path;
 use std::time::{Duration, Instant};

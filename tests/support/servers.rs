@@ -2,7 +2,7 @@
 //!
 //! A static is never dropped: the server's guardian stops it when this process ends.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use tidegate::demo::server::{BinDir, Options, PrivateServer, SUPPORTED, find_major};
@@ -62,6 +62,25 @@ pub fn own_server(major: u32, options: Options) -> PrivateServer {
     let place = folder(&format!("pg{major}")).keep();
     PrivateServer::start(bin(major), &place, options)
         .unwrap_or_else(|e| panic!("PostgreSQL {major} did not start: {e}"))
+}
+
+/// A server from a copy of the data directory of one that is stopped.
+pub fn copied_server(major: u32, data: &Path, options: Options) -> PrivateServer {
+    let place = folder(&format!("pg{major}")).keep();
+    PrivateServer::start_from(data, bin(major), &place, options)
+        .unwrap_or_else(|e| panic!("a copy of PostgreSQL {major} did not start: {e}"))
+}
+
+/// Copies a data directory of a server that is stopped; `to` must not exist.
+pub fn copy_data(from: &Path, to: &Path) {
+    let done = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status();
+    assert!(done.is_ok_and(|s| s.success()), "{} can't be copied", from.display());
+}
+
+/// `settings` as the options of a server.
+pub fn with_settings(settings: &[(&str, &str)]) -> Options {
+    let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    Options { settings: settings.iter().map(own).collect(), ..Options::default() }
 }
 
 /// A client program such as `pgbench` or `psql`: the server's own, else of any version here

@@ -103,6 +103,14 @@ pub enum Resume {
     Refuse(Refusal),
 }
 
+impl Resume {
+    /// Whether it goes on with the recorded history, so that positions of before and after are
+    /// compared.
+    pub fn goes_on(&self) -> bool {
+        matches!(self, Resume::ResumeSnapshot | Resume::ContinuePublish | Resume::Stream { .. })
+    }
+}
+
 /// Why a start, or the stream, does not go on.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum Refusal {
@@ -142,6 +150,14 @@ pub enum Refusal {
         /// The end of the server's log.
         position: Lsn,
     },
+    /// The server's log has something else where the last transaction we applied committed.
+    #[error(
+        "the server's log has another history: at {at} it does not have the transaction that the lake applied last, so it was restored, or its log was reset"
+    )]
+    OtherHistory {
+        /// Where its commit record started.
+        at: Lsn,
+    },
     /// No slot, and so no history.
     #[error("the replication slot is gone, and with it the changes after {needed}")]
     SlotMissing {
@@ -163,6 +179,28 @@ pub enum Refusal {
         confirmed: Lsn,
         /// What we have up to.
         needed: Lsn,
+    },
+    /// The publication is gone: what was not sent meanwhile is in no stream.
+    #[error("the publication is gone, and what was not published meanwhile is in no stream")]
+    PublicationGone,
+    /// There is one of that name, and it is another one.
+    #[error(
+        "the publication was dropped and made again since the snapshot; what changed in between was not published, and is in no stream"
+    )]
+    PublicationRemade,
+    /// It is the same, and looks the same, but it was altered meanwhile, or one of its tables was
+    /// taken out and put back: nobody knows what it left out.
+    #[error(
+        "the publication was altered since the snapshot (its options, owner, name or one of its tables), and put back or not: what it did not send meanwhile is in no stream"
+    )]
+    PublicationAltered,
+    /// It does not send every change of the tables.
+    #[error(
+        "the publication was changed since the snapshot, and changes are missing from the stream: {what}"
+    )]
+    PublicationUnfit {
+        /// What it leaves out.
+        what: String,
     },
     /// A newer process has taken the ledger over.
     #[error(
@@ -198,26 +236,57 @@ impl Refusal {
             | Refusal::OtherDatabase { .. }
             | Refusal::OtherTimeline { .. }
             | Refusal::ServerBehind { .. }
+            | Refusal::OtherHistory { .. }
             | Refusal::SlotMissing { .. }
             | Refusal::SlotLost { .. }
-            | Refusal::SlotAdvanced { .. } => Kind::HistoryLost,
+            | Refusal::SlotAdvanced { .. }
+            | Refusal::PublicationGone
+            | Refusal::PublicationRemade
+            | Refusal::PublicationAltered
+            | Refusal::PublicationUnfit { .. } => Kind::HistoryLost,
             Refusal::Overtaken { .. } | Refusal::SlotInUse => Kind::Fenced,
             Refusal::SlotOfAnother { .. } | Refusal::SlotWithoutRun => Kind::Check,
+        }
+    }
+
+    /// What it is about: `slot x`, `publication x` or the server.
+    pub fn subject(&self, name: &str) -> String {
+        match self {
+            Refusal::OtherSystem { .. }
+            | Refusal::OtherDatabase { .. }
+            | Refusal::OtherTimeline { .. }
+            | Refusal::ServerBehind { .. }
+            | Refusal::OtherHistory { .. } => "the source".to_owned(),
+            Refusal::PublicationGone
+            | Refusal::PublicationRemade
+            | Refusal::PublicationAltered
+            | Refusal::PublicationUnfit { .. } => format!("publication {name}"),
+            Refusal::Overtaken { .. } => format!("pipeline {name}"),
+            _ => format!("slot {name}"),
         }
     }
 
     fn next_step(&self) -> &'static str {
         match self {
             Refusal::OtherSystem { .. } | Refusal::OtherDatabase { .. } => {
-                "connect to the database the lake was made from, or give this one another --lake"
+                "connect to the database the lake was made from, or give this one another --lake; if it replaces that one (pg_upgrade, a restored dump, a new name), start a new generation with `tidegate run --resnapshot`"
             }
-            Refusal::OtherTimeline { .. } | Refusal::ServerBehind { .. } => {
+            Refusal::OtherTimeline { .. }
+            | Refusal::ServerBehind { .. }
+            | Refusal::OtherHistory { .. } => {
                 "connect to the server that continues the history, or start a new generation with `tidegate run --resnapshot`"
             }
-            Refusal::SlotMissing { .. }
-            | Refusal::SlotLost { .. }
-            | Refusal::SlotAdvanced { .. } => {
+            Refusal::SlotLost { .. } => {
+                "the tables stay as they are and readable; let the server keep its log for longer (max_slot_wal_keep_size), and start a new generation with `tidegate run --resnapshot`"
+            }
+            Refusal::SlotMissing { .. } | Refusal::SlotAdvanced { .. } => {
                 "the tables stay as they are and readable; start a new generation with `tidegate run --resnapshot`"
+            }
+            Refusal::PublicationGone | Refusal::PublicationRemade | Refusal::PublicationAltered => {
+                "the tables stay as they are and readable; start a new generation with `tidegate run --resnapshot`"
+            }
+            Refusal::PublicationUnfit { .. } => {
+                "the tables stay as they are and readable; mend or drop the publication, and start a new generation with `tidegate run --resnapshot`"
             }
             Refusal::Overtaken { .. } => {
                 "leave the pipeline to the other process, or stop it and run again"
@@ -233,7 +302,67 @@ impl Refusal {
 
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
-        Error::new(refusal.kind(), refusal.to_string()).next(refusal.next_step())
+        let (kind, next) = (refusal.kind(), refusal.next_step());
+        // The refusal stays inside, for those who answer a lost history by a new generation.
+        Error::new(kind, refusal.to_string()).next(next).because(refusal)
+    }
+}
+
+/// Whether `error` says that the source does not continue what the lake holds. An error of the same
+/// kind may come from the lake (a commit that is gone): no new snapshot answers that.
+pub fn is_lost_history(error: &Error) -> bool {
+    let refusal = error.cause().and_then(|cause| cause.downcast_ref::<Refusal>());
+    refusal.is_some_and(|refusal| refusal.kind() == Kind::HistoryLost)
+}
+
+/// A generation, as the ledger has it, whose history was lost.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct LostGeneration {
+    /// Its number, from 1.
+    pub number: u64,
+    /// The fence went beyond its base at least once.
+    pub moved_on: bool,
+    /// This process began it, in answer to another loss.
+    pub begun_here: bool,
+}
+
+/// Whether a new generation may be begun without asking, where that is configured.
+///
+/// One that replaced another and was lost before it moved on is not replaced again: what took its
+/// history (a limit on the log that a copy outlasts, somebody who advances the slot) would take the
+/// next one too, each time after a whole copy.
+pub fn may_start_over(lost: LostGeneration) -> bool {
+    lost.moved_on || (lost.number <= 1 && !lost.begun_here)
+}
+
+/// Compares how the publication stood when the snapshot was taken with how it stands now: each is
+/// what `PublicationInfo::contract_of` gives, `EFFECT.OID.VERSION`.
+///
+/// The effect (actions, roots, filters and column lists of the tables) must be the same, the oid
+/// tells whether it is the same publication, and the version of its catalog row whether it was
+/// touched since: something that was altered and put back left changes out in between. A record of
+/// before there was an oid is a digest over all tables of the publication, which nothing found now
+/// compares with.
+pub fn same_publication(recorded: &str, found: &str) -> Result<(), Refusal> {
+    let part = |text: &str, index: usize| text.split('.').nth(index).map(str::to_owned);
+    if recorded.is_empty() || recorded == found {
+        return Ok(());
+    }
+    if part(recorded, 1).is_none() {
+        return Ok(());
+    }
+    match part(recorded, 1) == part(found, 1) {
+        true => Err(Refusal::PublicationAltered),
+        false => Err(Refusal::PublicationRemade),
+    }
+}
+
+/// The same for one table: the versions of the catalog rows by which it is published. Empty is
+/// none of its own (FOR ALL TABLES), or a record of before there was one.
+pub fn same_membership(recorded: &str, found: &str) -> Result<(), Refusal> {
+    match recorded.is_empty() || recorded == found {
+        true => Ok(()),
+        false => Err(Refusal::PublicationAltered),
     }
 }
 
@@ -565,6 +694,40 @@ mod tests {
         assert_eq!(error.kind().exit_code(), 5);
         assert!(error.to_string().contains("0/1234"));
         assert!(error.next_step().is_some());
+    }
+
+    #[test]
+    fn a_refusal_is_known_again_behind_the_error_it_became() {
+        let lost = Error::from(Refusal::PublicationGone).at("publication p");
+        assert!(is_lost_history(&lost));
+        assert_eq!(lost.to_string().matches("is gone").count(), 1, "{lost}");
+        assert!(!is_lost_history(&Error::from(Refusal::SlotInUse)));
+        assert!(!is_lost_history(&Error::new(Kind::HistoryLost, "a commit of the lake is gone")));
+    }
+
+    #[test]
+    fn a_generation_that_was_lost_before_it_moved_on_is_replaced_once_at_most() {
+        let lost = |number, moved_on, begun_here| LostGeneration { number, moved_on, begun_here };
+        assert!(may_start_over(lost(1, false, false)));
+        assert!(!may_start_over(lost(1, false, true)));
+        assert!(!may_start_over(lost(2, false, false)));
+        assert!(may_start_over(lost(2, true, false)));
+        assert!(may_start_over(lost(2, true, true)));
+    }
+
+    #[test]
+    fn a_publication_put_back_as_it_was_is_not_the_same() {
+        assert_eq!(same_publication("e1.7.v1", "e1.7.v1"), Ok(()));
+        assert_eq!(same_publication("e1.7.v1", "e1.8.v1"), Err(Refusal::PublicationRemade));
+        assert_eq!(same_publication("e1.7.v1", "e1.7.v2"), Err(Refusal::PublicationAltered));
+        assert_eq!(same_publication("e1.7.v1", "e2.7.v1"), Err(Refusal::PublicationAltered));
+        // Records of before there was an oid, and of before there was anything.
+        assert_eq!(same_publication("e1", "e1.7.v1"), Ok(()));
+        assert_eq!(same_publication("", "e1.7.v1"), Ok(()));
+        assert_eq!(same_membership("", "8:750"), Ok(()));
+        assert_eq!(same_membership("8:750", "8:750"), Ok(()));
+        assert_eq!(same_membership("8:750", "9:751"), Err(Refusal::PublicationAltered));
+        assert_eq!(same_membership("8:750", ""), Err(Refusal::PublicationAltered));
     }
 
     proptest! {

@@ -30,6 +30,9 @@ pub struct Exported {
     pub base: Lsn,
     /// Its name.
     pub snapshot: String,
+    /// Its other name: the connection that holds the locks exports it again, so that losing the
+    /// first exporter does not lose the boundary.
+    pub again: Option<String>,
     /// When it was made.
     pub made: Instant,
     _keepers: Vec<Wire>,
@@ -40,6 +43,7 @@ impl Exported {
         Exported {
             base: boundary.base(),
             snapshot: boundary.snapshot().as_str().to_owned(),
+            again: None,
             made: Instant::now(),
             _keepers: vec![keeper],
         }
@@ -63,6 +67,7 @@ impl Exported {
 /// The server's refusal.
 pub async fn first(session: &Session) -> Result<Exported> {
     let (source, name) = (session.source.clone(), session.config.name.clone());
+    let options = session.slot_options()?;
     let exported = blocking(move || {
         if failpoint::wrong("position-before-snapshot")
             || failpoint::wrong("position-after-snapshot")
@@ -70,7 +75,7 @@ pub async fn first(session: &Session) -> Result<Exported> {
             return export_apart(&source, &name);
         }
         let mut wire = Wire::connect(&source, SessionKind::Replication)?;
-        let boundary = slot::create_slot(&mut wire, &name, SlotOptions::default())?;
+        let boundary = slot::create_slot(&mut wire, &name, options)?;
         Ok(Exported::of(&boundary, wire))
     })
     .await?;
@@ -116,11 +121,13 @@ fn export_apart(source: &ConnectOptions, name: &str) -> Result<Exported> {
         failpoint::at("handoff.apart")?;
         (slot::create_slot(&mut wire, name, SlotOptions::default())?.base(), snapshot)
     };
-    Ok(Exported { base, snapshot, made: Instant::now(), _keepers: vec![wire, keeper] })
+    let (made, keepers) = (Instant::now(), vec![wire, keeper]);
+    Ok(Exported { base, snapshot, again: None, made, _keepers: keepers })
 }
 
 /// Locks every leaf in share mode inside the snapshot, and looks whether the tables are still as
-/// they were found before it was made.
+/// they were found before it was made. Gives the connection, which is to be kept, and the name
+/// under which it exports the snapshot again.
 ///
 /// # Errors
 /// Transient: a table changed in that moment.
@@ -128,7 +135,7 @@ pub async fn lock<'t>(
     session: &Session,
     snapshot: &str,
     tables: impl IntoIterator<Item = (&'t TableInfo, &'t Arc<TablePlan>)>,
-) -> Result<Wire> {
+) -> Result<(Wire, String)> {
     let tables: Vec<_> = tables.into_iter().collect();
     let leaves: Vec<String> = tables
         .iter()
@@ -136,15 +143,18 @@ pub async fn lock<'t>(
         .map(|leaf| sql_name(&leaf.schema, &leaf.name))
         .collect();
     let (source, snapshot) = (session.source.clone(), snapshot.to_owned());
-    let wire = blocking(move || {
+    let (wire, again) = blocking(move || {
         let mut wire = inside(&source, &snapshot)?;
+        let rows = wire.simple_query("SELECT pg_catalog.pg_export_snapshot()")?;
+        let again = rows.into_iter().flatten().flatten().next();
+        let again = again.ok_or_else(|| Error::failed("the server exported no snapshot"))?;
         for leaves in leaves.chunks(100) {
             wire.simple_query(&format!(
                 "LOCK TABLE ONLY {} IN ACCESS SHARE MODE",
                 leaves.join(", ONLY ")
             ))?;
         }
-        Ok(wire)
+        Ok((wire, again))
     })
     .await?;
     // Asking for sizes takes a lock for a moment: it must not queue for ever behind a TRUNCATE that
@@ -171,5 +181,5 @@ pub async fn lock<'t>(
             ));
         }
     }
-    Ok(wire)
+    Ok((wire, again))
 }

@@ -4,6 +4,7 @@ use crate::error::{Error, Kind, Result};
 use crate::handoff::session::Session;
 use crate::handoff::spool;
 use crate::lake::{Ledger, Phase};
+use crate::source::client::Client;
 use crate::source::slot;
 
 use super::Run;
@@ -33,8 +34,9 @@ pub async fn is_final(session: &Session, error: &Error) -> bool {
 /// # Errors
 /// It is in use; the source failing.
 pub async fn drop_slot(session: &Session) -> Result<()> {
-    let ours = session.ledger.as_ref().is_some_and(|ledger| ledger.state().created_slot);
-    if ours && slot::drop_slot(&session.client, &session.config.name).await? {
+    if session.made_here().await?.slot
+        && slot::drop_slot(&session.client, &session.config.name).await?
+    {
         tracing::info!(slot = session.config.name, "dropped the slot of the run before this one");
     }
     Ok(())
@@ -116,7 +118,7 @@ pub async fn give_up(session: &mut Session, error: &Error) {
     drop_publication(&session.client, ledger, &name).await;
 }
 
-async fn drop_publication(client: &tokio_postgres::Client, ledger: &mut Ledger, name: &str) {
+async fn drop_publication(client: &Client, ledger: &mut Ledger, name: &str) {
     let mut state = ledger.state().clone();
     if !state.created_publication {
         return;

@@ -112,7 +112,11 @@ pub async fn copy(
     let stopped = Arc::new(AtomicBool::new(stop.is_set()));
     let copy = CopyRun {
         source: session.source.clone(),
-        snapshot: boundary.snapshot.clone(),
+        snapshots: [Some(&boundary.snapshot), boundary.again.as_ref()]
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect(),
         base: boundary.base,
         plans: run.tables.iter().map(|table| table.plan.clone()).collect(),
         lake: session.lake.clone(),

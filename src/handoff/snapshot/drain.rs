@@ -223,7 +223,7 @@ impl Apply {
 /// Takes what is staged into the draft. Not at a transaction's end only: nobody sees it.
 pub fn settle(applier: &mut TableApplier, runtime: &tokio::runtime::Handle) -> Result<()> {
     let applied = applier.table().checkpoint().applied;
-    runtime.block_on(applier.commit(BatchEnd { applied, source_time_us: None }))?;
+    runtime.block_on(applier.commit(BatchEnd { applied, source_time_us: None, last: None }))?;
     Ok(())
 }
 

@@ -218,7 +218,7 @@ async fn join_and_publish(session: &mut Session, run: Run, stop: &StopSignal) ->
         boundaries += 1;
         open::record_boundary(session, exported.entry(boundaries)).await?;
         let locked = tables.iter().map(|table| (&table.info, table.applier.plan()));
-        let guard = boundary::lock(session, &exported.snapshot, locked).await?;
+        let (guard, _) = boundary::lock(session, &exported.snapshot, locked).await?;
         let (read, records) = reread::reread(session, tables, &exported).await?;
         rereads.extend(records);
         let stretch = Stretch { slot, from: handoff, until: exported.base };

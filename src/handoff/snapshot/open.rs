@@ -9,9 +9,10 @@ use std::sync::Arc;
 use crate::apply::plan::TablePlan;
 use crate::error::{Error, Kind, Result};
 use crate::failpoint;
+use crate::handoff::rules;
 use crate::handoff::session::Session;
 use crate::handoff::spool;
-use crate::lake::{BoundaryEntry, LakeTable, Ledger, Phase, PipelineState};
+use crate::lake::{BoundaryEntry, LakeTable, Ledger, Phase, PipelineState, TableEntry};
 use crate::source::catalog::TableInfo;
 use crate::source::check::{self, Severity};
 use crate::source::slot;
@@ -44,7 +45,7 @@ pub async fn announce(session: &mut Session) -> Result<Run> {
     }
     // Only now: until everything was looked at, a running generation keeps its slot.
     clean::drop_slot(session).await?;
-    let previous = session.ledger.as_ref().map(|ledger| ledger.state().clone());
+    let ours = session.made_here().await?;
     let state = PipelineState {
         format: 1,
         pipeline: session.config.name.clone(),
@@ -56,7 +57,7 @@ pub async fn announce(session: &mut Session) -> Result<Run> {
         boundary: None,
         handoff: None,
         tables: tables.iter().map(|table| table.held.entry.clone()).collect(),
-        created_publication: previous.is_some_and(|state| state.created_publication),
+        created_publication: ours.publication,
         created_slot: true,
         options: String::new(),
         failure: None,
@@ -81,7 +82,8 @@ pub async fn announce(session: &mut Session) -> Result<Run> {
 pub async fn taken_up(session: &mut Session) -> Result<Option<Run>> {
     let state = session.ledger_mut()?.state().clone();
     let Some(published) = published_tables(session).await? else { return Ok(None) };
-    if published.contract != state.source.contract {
+    let now = published.0.contract_of(state.tables.iter().map(|table| table.oid));
+    if rules::same_publication(&state.source.contract, &now).is_err() {
         return Ok(None);
     }
     let (infos, types) = prepare(session).await?;
@@ -98,7 +100,7 @@ pub async fn taken_up(session: &mut Session) -> Result<Option<Run>> {
     let boundaries = state.boundary.as_ref().map_or(0, |boundary| boundary.number);
     let mut run =
         Run { tables: merge(session, held, infos, plans).await?, boundaries, looked: true };
-    judge(&mut run, &published.oids);
+    judge(&mut run, Some(&published));
     let kept: u64 = run.tables.iter().map(|table| table.held.chunks.len() as u64).sum();
     tracing::info!(run = state.run, chunks = kept, "going on with the interrupted snapshot");
     record(session, &run).await?;
@@ -184,9 +186,9 @@ pub async fn boundary(session: &mut Session, run: &mut Run) -> Result<Opened> {
         let held = std::mem::take(&mut run.tables).into_iter().map(|table| table.held).collect();
         run.tables = merge(session, held, infos, plans).await?;
     }
-    let published = published_tables(session).await?.map(|published| published.oids);
-    publication(session, run).await?;
-    let exported =
+    let published = published_tables(session).await?;
+    let since = publication(session, run).await?;
+    let mut exported =
         if later { boundaries::next(session).await? } else { boundaries::first(session).await? };
     run.boundaries += 1;
     tracing::info!(
@@ -195,8 +197,12 @@ pub async fn boundary(session: &mut Session, run: &mut Run) -> Result<Opened> {
     );
     record_boundary(session, exported.entry(run.boundaries)).await?;
     let looked_at = run.tables.iter().map(|table| (&table.info, &table.plan));
-    let guard = boundaries::lock(session, &exported.snapshot, looked_at).await?;
-    judge(run, &published.unwrap_or_default());
+    let (guard, again) = boundaries::lock(session, &exported.snapshot, looked_at).await?;
+    exported.again = Some(again);
+    judge(run, published.as_ref());
+    for table in run.tables.iter_mut().filter(|table| table.held.chunks.is_empty()) {
+        table.held.entry.membership = since.0.membership(table.plan.oid).to_owned();
+    }
     let tasks = copying::plan(session, run);
     record(session, run).await?;
     clean::sweep(session, run).await?;
@@ -217,18 +223,19 @@ pub async fn record_boundary(session: &mut Session, boundary: BoundaryEntry) -> 
 
 /// Checks the source; a finding that is an error stops.
 async fn prepare(session: &mut Session) -> Result<(Vec<TableInfo>, TypeCatalog)> {
-    let ours = session.ledger.as_ref().is_some_and(|l| l.state().created_publication);
-    let own_slot = session.ledger.as_ref().is_some_and(|l| l.state().created_slot);
+    let ours = session.made_here().await?;
     let request = check::CheckRequest {
         tables: session.config.tables()?,
         slot: &session.config.name,
         publication: &session.config.name,
         // Our own slot is there for what is copied, or goes before the new one is made.
-        started: own_slot && session.slot().await?.is_some(),
-        publication_ours: ours,
+        started: ours.slot && session.slot().await?.is_some(),
+        publication_ours: ours.publication,
         server: Some(&session.server),
     };
-    let report = check::check(&session.client, &request).await?;
+    let mut report = check::check(&session.client, &request).await?;
+    // A slot of ours that is lost goes; one that is still needed was looked at before.
+    report.findings.retain(|finding| !(ours.slot && finding.id == "slot-lost"));
     for finding in &report.findings {
         if finding.severity == Severity::Warning {
             tracing::warn!("{}: {} (fix: {})", finding.subject, finding.what, finding.fix);
@@ -259,23 +266,18 @@ async fn published(session: &Session, plan: &TablePlan) -> Result<Option<LakeTab
     }
 }
 
-struct PublishedNow {
-    contract: String,
-    oids: HashSet<u32>,
-}
+/// The publication as it is found.
+struct PublishedNow(slot::PublicationInfo);
 
 /// The tables whose changes the server has been sending; none without a publication.
 async fn published_tables(session: &Session) -> Result<Option<PublishedNow>> {
     let (client, name) = (&session.client, &session.config.name);
     let found = slot::publication_info(client, name, session.server.version).await?;
-    Ok(found.map(|publication| PublishedNow {
-        oids: publication.tables.iter().map(|table| table.oid).collect(),
-        contract: publication.contract_digest,
-    }))
+    Ok(found.map(PublishedNow))
 }
 
 /// The publication must be there, with every table, before the boundary is.
-async fn publication(session: &mut Session, run: &Run) -> Result<()> {
+async fn publication(session: &mut Session, run: &Run) -> Result<PublishedNow> {
     let infos: Vec<TableInfo> = run.tables.iter().map(|table| table.info.clone()).collect();
     let name = session.config.name.clone();
     let ours = session.ledger_mut()?.state().created_publication;
@@ -286,7 +288,8 @@ async fn publication(session: &mut Session, run: &Run) -> Result<()> {
     state.created_publication |= publication.created;
     state.source.contract = publication.contract_digest.clone();
     session.ledger_mut()?.set_state(state, &[]).await?;
-    failpoint::at("handoff.publication")
+    failpoint::at("handoff.publication")?;
+    Ok(PublishedNow(publication))
 }
 
 /// Gives what is held to the tables found: one that is gone leaves the run, a new one joins it.
@@ -322,11 +325,18 @@ async fn merge(
 }
 
 /// Drops what may not be kept of each table.
-fn judge(run: &mut Run, published: &HashSet<u32>) {
+fn judge(run: &mut Run, published: Option<&PublishedNow>) {
+    let sent = |entry: &TableEntry| {
+        published.is_some_and(|PublishedNow(publication)| {
+            publication.table(entry.oid).is_some_and(|table| {
+                rules::same_membership(&entry.membership, &table.membership).is_ok()
+            })
+        })
+    };
     for table in &mut run.tables {
         if table.held.chunks.is_empty() {
             table.as_found();
-        } else if !published.contains(&table.held.entry.oid) {
+        } else if !sent(&table.held.entry) {
             table.start_again(&"its changes were not published for a time");
         } else if let Err(why) = table.may_keep() {
             table.start_again(&why);

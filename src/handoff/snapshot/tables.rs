@@ -59,6 +59,7 @@ impl Held {
                 leaves: leaf_entries(info),
                 chunks: None,
                 next_file_no,
+                membership: String::new(),
             },
             TableRecords::default(),
         )

@@ -63,15 +63,7 @@ impl Source {
             wire.start_replication(&name, from_slot, &options)
         })
         .await?;
-        let info = session.slot().await?;
-        let info = info.as_ref().map(|slot| rules::Slot {
-            database: slot.database.as_deref().unwrap_or_default(),
-            plugin: slot.plugin.as_deref().unwrap_or_default(),
-            active: slot.active,
-            confirmed: slot.confirmed,
-            lost: slot.lost().is_some(),
-        });
-        rules::may_stream(durable, info.as_ref())?;
+        session.slot_still_sends(durable).await?;
         let spool = match spool {
             Some(_) if failpoint::wrong("spool-is-not-read") => None,
             Some(spool) => {
@@ -101,6 +93,11 @@ impl Source {
     /// Whether another message is already here.
     pub fn buffered(&self) -> bool {
         self.spool.is_some() || self.slot.buffered()
+    }
+
+    /// How often the server must hear of us.
+    pub fn status_every(&self) -> Duration {
+        self.slot.status_every()
     }
 
     /// Everything before this may be forgotten by the server, whatever the fence is.

@@ -36,8 +36,6 @@ use crate::source::options::ConnectOptions;
 use crate::source::wire::{Frame, Replication, SessionKind, Wire};
 use crate::source::{client, slot};
 
-/// How often the server hears of us without asking.
-const STATUS_EVERY: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(100);
 /// Messages between two looks at the clock.
 const LOOK_EVERY: u32 = 64;
@@ -315,10 +313,11 @@ impl Writer {
         failpoint::at("spool.segment.before")?;
         let lake = self.settings.lake.clone();
         let mut put = self.runtime.spawn(async move { lake.put(&path, sealed.bytes).await });
+        let every = session.replication.status_every();
         let runtime = self.runtime.clone();
         let _timers = runtime.enter();
         loop {
-            match runtime.block_on(tokio::time::timeout(STATUS_EVERY, &mut put)) {
+            match runtime.block_on(tokio::time::timeout(every, &mut put)) {
                 Ok(answer) => {
                     answer.map_err(|e| {
                         Error::transient("a write of the spool was cancelled").because(e)
@@ -353,7 +352,7 @@ impl Writer {
             return Ok(Some(SessionEnd::Alone));
         }
         loop {
-            match recorded.recv_timeout(STATUS_EVERY) {
+            match recorded.recv_timeout(session.replication.status_every()) {
                 Ok(()) => break,
                 Err(std_mpsc::RecvTimeoutError::Timeout) => session.status(self.recorded, false)?,
                 Err(std_mpsc::RecvTimeoutError::Disconnected) => {
@@ -403,7 +402,7 @@ impl Session {
         let recorded = if too_much { received } else { recorded };
         let flushed = rules::may_acknowledge(recorded, received.max(recorded), self.acknowledged);
         let moved = flushed > self.acknowledged;
-        if !asked && !moved && self.status_at.elapsed() < STATUS_EVERY {
+        if !asked && !moved && self.status_at.elapsed() < self.replication.status_every() {
             return Ok(());
         }
         self.replication.send_status(received.max(flushed), flushed, flushed, false)?;

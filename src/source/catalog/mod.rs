@@ -16,7 +16,7 @@ mod server;
 pub use pattern::{for_table, quote_if_needed};
 pub use server::{Role, ServerInfo, current_lsn, insert_lsn};
 
-use tokio_postgres::Client;
+use crate::source::client::Client;
 use tokio_postgres::types::FromSql;
 use xxhash_rust::xxh3::Xxh3;
 

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tokio_postgres::Client;
+use crate::source::client::Client;
 
 use super::{field, sql_error};
 use crate::error::{Error, Result};

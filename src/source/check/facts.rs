@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tokio_postgres::Client;
+use crate::source::client::Client;
 
 use super::CheckRequest;
 use crate::error::Result;

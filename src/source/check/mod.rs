@@ -12,9 +12,9 @@ mod table_rules;
 pub use facts::{Facts, Holder, TableRights};
 pub use finding::{Finding, Severity, as_error};
 
+use crate::source::client::Client;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokio_postgres::Client;
 
 use crate::error::Result;
 use crate::source::catalog::ServerInfo;

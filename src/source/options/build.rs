@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 
 /// Where Debian's and the source's own libpq look for sockets.
 const SOCKET_DIRS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
+const DEFAULT_SILENCE_LIMIT: Duration = Duration::from_secs(60);
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The environment variable of each parameter that has one.
@@ -160,6 +161,7 @@ pub(super) fn build(given: Given, around: &Surroundings) -> Result<ConnectOption
         )?,
         connect_timeout: connect_timeout(&values)?,
         keepalives: values.choice("keepalives", true, &[("1", true), ("0", false)])?,
+        silence_limit: DEFAULT_SILENCE_LIMIT,
         application_name: values
             .get("application_name")
             .or_else(|| values.get("fallback_application_name"))

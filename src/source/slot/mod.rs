@@ -11,8 +11,8 @@ pub use publication::{
     ensure_publication, problems, publication_info,
 };
 
+use crate::source::client::Client;
 use serde::Deserialize;
-use tokio_postgres::Client;
 
 use crate::error::{Error, Kind, Result};
 use crate::position::Lsn;
@@ -217,6 +217,11 @@ pub struct SlotInfo {
 }
 
 impl SlotInfo {
+    /// Its database and its plugin; empty for a physical slot.
+    pub fn names(&self) -> (String, String) {
+        (self.database.clone().unwrap_or_default(), self.plugin.clone().unwrap_or_default())
+    }
+
     /// Why the slot can't be streamed from any more, if so.
     pub fn lost(&self) -> Option<String> {
         if let Some(reason) = &self.invalidation {

@@ -7,8 +7,8 @@
 
 use std::collections::HashMap;
 
+use crate::source::client::Client;
 use serde::Deserialize;
-use tokio_postgres::Client;
 
 use crate::error::{Error, Kind, Result};
 use crate::source::catalog::{Digest, TableInfo, TableKind, field, quote_ident, sql_error};
@@ -40,6 +40,9 @@ pub struct PublishedTable {
     pub columns: Option<Vec<i16>>,
     /// The row filter as an SQL expression (PostgreSQL 15 and later).
     pub row_filter: Option<String>,
+    /// Oid and version of the catalog rows by which it is published: others once it was taken out
+    /// and put back. Empty under FOR ALL TABLES.
+    pub membership: String,
 }
 
 /// A publication.
@@ -47,6 +50,10 @@ pub struct PublishedTable {
 pub struct PublicationInfo {
     /// The name.
     pub name: String,
+    /// `pg_publication.oid`: another one once it was dropped and made again.
+    pub oid: u32,
+    /// Version (`xmin`) of its catalog row: another one once its options, owner or name changed.
+    pub row_version: String,
     /// Made by this call of [`ensure_publication`].
     pub created: bool,
     /// FOR ALL TABLES.
@@ -59,8 +66,8 @@ pub struct PublicationInfo {
     pub actions: Actions,
     /// Every table published, by whatever way it came in.
     pub tables: Vec<PublishedTable>,
-    /// Digest of everything that bends what is sent: actions, roots, generated columns, and the
-    /// filter and column list of each table that has one.
+    /// As [`PublicationInfo::contract_of`] gives it for the tables of the pipeline; from
+    /// [`ensure_publication`] alone, empty otherwise.
     pub contract_digest: String,
 }
 
@@ -70,9 +77,25 @@ impl PublicationInfo {
         self.tables.iter().find(|t| t.oid == oid)
     }
 
-    /// As `contract_digest`, for one table alone: what other tables' filters do leaves it the same.
-    pub fn contract(&self, oid: u32) -> String {
-        self.digest(self.tables.iter().filter(|t| t.oid == oid))
+    /// What binds the stream of the tables with these oids to this publication, as
+    /// `EFFECT.OID.VERSION`: a digest of everything that bends what is sent of them (actions, roots,
+    /// generated columns, filters and column lists), the publication's oid, and the version of its
+    /// catalog row. What happens to other tables leaves it the same. Beside it stands the
+    /// [`membership`](PublishedTable::membership) of each table.
+    ///
+    /// The catalog keeps no history, but a row that was changed, or removed and added, has another
+    /// version even when it says the same: so a publication that was altered and put back while
+    /// nobody looked is told from one that was not touched. It can't be told what it left out, nor
+    /// from which moment on; nor is an owner's change told from an option's.
+    pub fn contract_of(&self, oids: impl IntoIterator<Item = u32>) -> String {
+        let chosen: Vec<&PublishedTable> =
+            oids.into_iter().filter_map(|oid| self.table(oid)).collect();
+        format!("{}.{}.{}", self.digest(chosen.into_iter()), self.oid, self.row_version)
+    }
+
+    /// The membership of the table with this oid; empty where it has none of its own.
+    pub fn membership(&self, oid: u32) -> &str {
+        self.table(oid).map_or("", |table| &table.membership)
     }
 
     fn digest<'a>(&self, tables: impl Iterator<Item = &'a PublishedTable>) -> String {
@@ -248,11 +271,12 @@ pub async fn publication_info(
 ) -> Result<Option<PublicationInfo>> {
     let failed = |e| sql_error(&format!("looking at publication {name}"), e);
     // As JSON, since the columns differ from 13 to 18.
-    let sql = "SELECT pg_catalog.to_jsonb(p)::text FROM pg_catalog.pg_publication p
+    let sql = "SELECT pg_catalog.to_jsonb(p)::text, p.xmin::text FROM pg_catalog.pg_publication p
         WHERE p.pubname = $1::text::name";
     let Some(row) = client.query_opt(sql, &[&name]).await.map_err(failed)? else {
         return Ok(None);
     };
+    let row_version: String = field(&row, 1)?;
     let row: PublicationRow = serde_json::from_str(field(&row, 0)?)
         .map_err(|e| Error::failed("pg_publication has an unknown shape").because(e))?;
     let oid = row.oid.to_string().replace('"', "");
@@ -260,13 +284,17 @@ pub async fn publication_info(
         oid.parse().map_err(|e| Error::failed("a publication's oid is no number").because(e))?;
     // The view resolves FOR ALL TABLES, schemas and roots. Its filter is the one in force; its
     // column names are those of every column where there is no list, so the list itself is taken.
-    let (list, filter) = if server_version >= 150_000 {
-        ("r.prattrs::int2[]", "t.rowfilter")
+    let (list, filter, by_schema) = if server_version >= 150_000 {
+        let by_schema = "(SELECT s.oid || ':' || s.xmin::text
+            FROM pg_catalog.pg_publication_namespace s
+            WHERE s.pnpubid = $2::oid AND s.pnnspid = n.oid)";
+        ("r.prattrs::int2[]", "t.rowfilter", by_schema)
     } else {
-        ("NULL::int2[]", "NULL::text")
+        ("NULL::int2[]", "NULL::text", "NULL::text")
     };
     let sql = format!(
-        "SELECT c.oid, t.schemaname::text, t.tablename::text, {list}, {filter}
+        "SELECT c.oid, t.schemaname::text, t.tablename::text, {list}, {filter},
+            pg_catalog.concat_ws(',', r.oid || ':' || r.xmin::text, {by_schema})
         FROM pg_catalog.pg_publication_tables t
         JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
         JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
@@ -282,10 +310,13 @@ pub async fn publication_info(
             name: field(row, 2)?,
             columns: field(row, 3)?,
             row_filter: field(row, 4)?,
+            membership: field(row, 5)?,
         });
     }
-    let mut publication = PublicationInfo {
+    Ok(Some(PublicationInfo {
         name: name.to_owned(),
+        oid,
+        row_version,
         created: false,
         all_tables: row.puballtables,
         via_root: row.pubviaroot,
@@ -298,9 +329,7 @@ pub async fn publication_info(
         },
         tables,
         contract_digest: String::new(),
-    };
-    publication.contract_digest = publication.digest(publication.tables.iter());
-    Ok(Some(publication))
+    }))
 }
 
 /// The publication, made if it is not there, proven to send every change of `tables`.
@@ -320,7 +349,7 @@ pub async fn ensure_publication(
     let mut created = false;
     let mut publication = publication_info(client, name, server_version).await?;
     if publication.is_none() {
-        match client.batch_execute(&create_sql(name, tables)).await {
+        match with_locks(client, &create_sql(name, tables)).await {
             Ok(()) => created = true,
             // Somebody else was faster: theirs is looked at like any other.
             Err(error) if error.code().is_some_and(|c| c.code() == "42710") => {}
@@ -339,10 +368,18 @@ pub async fn ensure_publication(
         }
     }
     publication.created = created;
+    publication.contract_digest = publication.contract_of(tables.iter().map(|t| t.oid));
     match as_error(&problems(&publication, tables)) {
         Some(error) => Err(error),
         None => Ok(publication),
     }
+}
+
+/// Runs a statement that takes locks on tables. Who waits for one that somebody holds for long
+/// makes others wait behind it, so it is given up after a while, by the server itself: a statement
+/// of a connection that we gave up would still be carried out.
+async fn with_locks(client: &Client, sql: &str) -> Result<(), tokio_postgres::Error> {
+    client.batch_execute(&format!("SET LOCAL lock_timeout = '20s'; {sql}")).await
 }
 
 /// Adds tables to a publication. Changes made to them before this are not sent.
@@ -354,7 +391,7 @@ pub async fn add_tables(client: &Client, name: &str, tables: &[TableInfo]) -> Re
         return Ok(());
     }
     let sql = format!("ALTER PUBLICATION {} ADD TABLE {}", quote_ident(name), table_list(tables));
-    client.batch_execute(&sql).await.map_err(|error| refused("extending", name, error))
+    with_locks(client, &sql).await.map_err(|error| refused("extending", name, error))
 }
 
 /// Drops the publication if it is there. Drop its slots first.
@@ -363,7 +400,7 @@ pub async fn add_tables(client: &Client, name: &str, tables: &[TableInfo]) -> Re
 /// Missing rights, a failing query.
 pub async fn drop_publication(client: &Client, name: &str) -> Result<()> {
     let sql = format!("DROP PUBLICATION IF EXISTS {}", quote_ident(name));
-    client.batch_execute(&sql).await.map_err(|error| refused("dropping", name, error))
+    with_locks(client, &sql).await.map_err(|error| refused("dropping", name, error))
 }
 
 fn refused(doing: &str, name: &str, error: tokio_postgres::Error) -> Error {
@@ -381,6 +418,9 @@ fn refused(doing: &str, name: &str, error: tokio_postgres::Error) -> Error {
                 .because(error)
                 .next("make the publication on the primary; it reaches the standby by itself")
         }
+        Some("55P03") => sql_error(&format!("{doing} publication {name}"), error).next(
+            "it is tried again; another session holds a lock on one of the tables (pg_locks)",
+        ),
         _ => sql_error(&format!("{doing} publication {name}"), error),
     }
 }
@@ -397,9 +437,12 @@ mod tests {
             name: "t".into(),
             columns: None,
             row_filter: None,
+            membership: "16410:750".into(),
         };
         PublicationInfo {
             name: "p".into(),
+            oid: 16409,
+            row_version: "750".into(),
             created: false,
             all_tables: false,
             via_root: true,
@@ -442,22 +485,27 @@ mod tests {
     }
 
     #[test]
-    fn another_tables_filter_changes_the_whole_contract_but_not_this_tables() {
-        let mut both = publication();
+    fn what_happens_to_other_tables_leaves_the_contract_alone() {
+        let (tables, mut both) = ([16400], publication());
+        let before = both.contract_of(tables);
         both.tables.push(PublishedTable { oid: 2, ..both.tables[0].clone() });
-        let (whole, own) = (both.digest(both.tables.iter()), both.contract(16400));
         both.tables[1].row_filter = Some("(v > 1)".into());
-        assert_ne!(both.digest(both.tables.iter()), whole);
-        assert_eq!(both.contract(16400), own);
-        assert_ne!(both.contract(2), own);
+        assert_eq!(both.contract_of(tables), before);
+        both.tables[0].row_filter = Some("(v > 1)".into());
+        assert_ne!(both.contract_of(tables), before);
     }
 
     #[test]
-    fn a_table_more_without_filter_leaves_the_contract_alone() {
-        let mut more = publication();
-        let before = more.digest(more.tables.iter());
-        more.tables.push(PublishedTable { oid: 2, ..more.tables[0].clone() });
-        assert_eq!(more.digest(more.tables.iter()), before);
+    fn a_publication_put_back_has_another_contract() {
+        let before = publication().contract_of([16400]);
+        let changed = |change: &dyn Fn(&mut PublicationInfo)| {
+            let mut other = publication();
+            change(&mut other);
+            assert_ne!(other.contract_of([16400]), before);
+        };
+        changed(&|p| p.oid = 1);
+        changed(&|p| p.row_version = "751".into());
+        changed(&|p| p.actions.truncate = false);
     }
 
     #[test]

@@ -55,6 +55,11 @@ impl CancelHandle {
         Ok(())
     }
 
+    /// How the connection was made: options, host, its address, and whether by TLS.
+    pub(super) fn way(&self) -> (&Arc<ConnectOptions>, &Host, &Address, bool) {
+        (&self.options, &self.host, &self.address, self.with_tls)
+    }
+
     /// The number of the server's process, as in `pg_stat_activity`.
     pub fn process_id(&self) -> Option<u32> {
         self.key.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))

@@ -32,9 +32,11 @@ mod copy;
 pub(crate) mod error;
 mod replication;
 mod session;
+mod silence;
 mod startup;
 mod stream;
 pub(crate) mod tls;
+mod witness;
 
 use buffer::{RawMessage, ReadBuffer};
 pub use cancel::CancelHandle;
@@ -46,6 +48,8 @@ pub use session::{LOCK_TIMEOUT, SESSION_SETTINGS};
 pub(crate) use session::{later_settings, version_number};
 pub(crate) use startup::{all_failed, no_tls, unreachable, wrong_target};
 use stream::Stream;
+pub(crate) use stream::keepalive_times;
+pub use witness::CommitRecord;
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +68,8 @@ pub struct Wire {
     parameters: HashMap<String, String>,
     cancel: CancelHandle,
     read_timeout: Option<Duration>,
+    /// After so long without a byte of an answer it is looked what the server does; zero is never.
+    silence: Duration,
     state: State,
 }
 
@@ -98,15 +104,17 @@ impl Wire {
         self.parameters.get(name).map(String::as_str)
     }
 
-    /// How long a read may wait before the connection is given up; `None` for ever (default).
-    /// For a COPY or a query, not for [`Replication::next`], which has its own.
+    /// How long a read may wait before the connection is given up; `None` as long as the server is
+    /// at work for us (default): after each `silence_limit` without a byte a second connection
+    /// asks. For a COPY or a query, not for [`Replication::next`], which has its own.
     ///
     /// # Errors
     /// Transient: the socket refuses it.
     pub fn set_read_timeout(&mut self, timeout: Option<Duration>) -> Result<()> {
         // The socket knows no zero; the shortest it knows stands for it.
         self.read_timeout = timeout.map(|t| t.max(Duration::from_micros(1)));
-        self.stream.set_read_timeout(self.read_timeout).map_err(|e| broken("setting a time-out", e))
+        let limit = self.read_timeout.or((!self.silence.is_zero()).then_some(self.silence));
+        self.stream.set_read_timeout(limit).map_err(|e| broken("setting a time-out", e))
     }
 
     /// A handle by which another thread can cancel what runs on this connection.
@@ -218,8 +226,10 @@ impl Wire {
                 Ok(None) => {}
                 Err(e) => return Err(self.lost(e)),
             }
-            if let Err(e) = self.fill() {
-                return Err(self.lost(broken("in the middle of an answer", e)));
+            match self.fill() {
+                Ok(_) => {}
+                Err(e) if timed_out(&e) && self.may_be_silent() => self.look_behind_silence()?,
+                Err(e) => return Err(self.lost(broken("in the middle of an answer", e))),
             }
         }
     }
@@ -297,6 +307,10 @@ impl Drop for Wire {
             self.stream.close();
         }
     }
+}
+
+fn timed_out(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 /// The values of a DataRow; `None` if it is malformed.

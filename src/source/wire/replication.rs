@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::error::{broken, protocol};
-use super::{DbError, RawMessage, State, Wire};
+use super::{DbError, RawMessage, State, Wire, timed_out};
 use crate::error::{Error, Result};
 use crate::position::Lsn;
 
@@ -19,6 +19,8 @@ const GATHER: Duration = Duration::from_micros(500);
 const CLOSE_READS: Duration = Duration::from_millis(1);
 /// A read this large is no waste; the server is not slowed down by a pause.
 const FULL_READ_BYTES: usize = 64 * 1024;
+/// The server hears of us at least this often; its `wal_sender_timeout` is 60 s by default.
+const STATUS_EVERY: Duration = Duration::from_secs(5);
 /// How long the end of a stream may take.
 const FINISH: Duration = Duration::from_secs(10);
 /// 2000-01-01 in microseconds from 1970-01-01.
@@ -89,6 +91,7 @@ impl Wire {
         start: Lsn,
         options: &[(String, String)],
     ) -> Result<Replication> {
+        let status_every = self.status_every()?;
         self.send_query(&start_command(slot, start, options))?;
         loop {
             let message = self.read()?;
@@ -99,6 +102,10 @@ impl Wire {
                         timeout: None,
                         last_read: None,
                         last_bytes: 0,
+                        status_every,
+                        last_status: (start, Lsn::ZERO, Lsn::ZERO),
+                        heard: Instant::now(),
+                        asked: None,
                     });
                 }
                 b'E' => {
@@ -108,6 +115,21 @@ impl Wire {
                 _ => self.aside(&message)?,
             }
         }
+    }
+}
+
+impl Wire {
+    /// A third of the server's patience with this session, whatever role, database or server set:
+    /// it cuts a connection that it has not heard of for `wal_sender_timeout`.
+    fn status_every(&mut self) -> Result<Duration> {
+        let rows = self.simple_query(
+            "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'",
+        )?;
+        let ms = rows.first().and_then(|row| row.first()?.as_deref()?.parse::<u64>().ok());
+        Ok(match ms {
+            None | Some(0) => STATUS_EVERY,
+            Some(ms) => (Duration::from_millis(ms) / 3).min(STATUS_EVERY),
+        })
     }
 }
 
@@ -165,7 +187,7 @@ pub enum Frame<'a> {
 }
 
 #[inline]
-fn frame(payload: &[u8]) -> Option<Frame<'_>> {
+pub(super) fn frame(payload: &[u8]) -> Option<Frame<'_>> {
     let (tag, rest) = payload.split_first()?;
     match tag {
         b'w' => {
@@ -200,9 +222,44 @@ pub struct Replication {
     timeout: Option<Duration>,
     last_read: Option<Instant>,
     last_bytes: usize,
+    status_every: Duration,
+    last_status: (Lsn, Lsn, Lsn),
+    /// When the last byte came, and since when we wait for the answer to a question.
+    heard: Instant,
+    asked: Option<Instant>,
 }
 
 impl Replication {
+    /// How often the server must hear of us ([`Replication::send_status`]), also while nobody calls
+    /// [`Replication::next`].
+    pub fn status_every(&self) -> Duration {
+        self.status_every
+    }
+
+    /// Nothing came. After half of the limit the server is asked for a sign of life; without one it
+    /// is given up after the other half. What came while nobody read counts: it is read first.
+    fn silent(&mut self) -> Result<()> {
+        let limit = self.wire.silence;
+        if limit.is_zero() || self.heard.elapsed() < limit / 2 {
+            return Ok(());
+        }
+        match self.asked {
+            None => {
+                let (written, flushed, applied) = self.last_status;
+                self.send_status(written, flushed, applied, true)?;
+                self.asked = Some(Instant::now());
+                Ok(())
+            }
+            Some(asked) if asked.elapsed() < limit / 2 => Ok(()),
+            Some(_) => Err(self.wire.lost(
+                Error::transient(format!(
+                    "nothing was heard of the server for {limit:?} in the replication stream"
+                ))
+                .next("it is tried again; look at the network between here and the server"),
+            )),
+        }
+    }
+
     /// The next frame, valid until the next call; `None` if nothing whole came within `wait`
     /// (what came in part is kept). A `wait` of zero only looks.
     ///
@@ -247,6 +304,7 @@ impl Replication {
         applied: Lsn,
         reply_requested: bool,
     ) -> Result<()> {
+        self.last_status = (written, flushed, applied);
         let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
         let clock = i64::try_from(clock).unwrap_or(i64::MAX).saturating_sub(PG_EPOCH_UNIX_US);
         let out = &mut self.wire.out;
@@ -310,13 +368,16 @@ impl Replication {
     fn more(&mut self, wait: Duration, began: &mut Option<Instant>) -> Result<bool> {
         let result = if wait.is_zero() { self.look() } else { self.wait(wait, began) };
         match result {
+            Ok(0) => Ok(false),
             Ok(count) => {
                 self.last_bytes = count;
-                Ok(count > 0)
+                (self.heard, self.asked) = (Instant::now(), None);
+                Ok(true)
             }
             Err(e) if timed_out(&e) => {
                 // Quiet: a buffer grown for a large row is not needed.
                 self.wire.buffer.shrink();
+                self.silent()?;
                 Ok(false)
             }
             Err(e) => Err(self.wire.lost(broken("in the replication stream", e))),
@@ -366,10 +427,6 @@ impl Replication {
         };
         Err(self.wire.lost(error))
     }
-}
-
-fn timed_out(e: &std::io::Error) -> bool {
-    matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
 }
 
 #[cfg(test)]

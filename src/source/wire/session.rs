@@ -18,6 +18,11 @@ pub const SESSION_SETTINGS: &[(&str, &str)] = &[
     ("lock_timeout", "0"),
     ("row_security", "off"),
     ("standard_conforming_strings", "on"),
+    // The server notices when we are gone without a word, and frees what we held.
+    ("tcp_keepalives_idle", "30"),
+    ("tcp_keepalives_interval", "10"),
+    ("tcp_keepalives_count", "3"),
+    ("tcp_user_timeout", "60000"),
     ("quote_all_identifiers", "off"),
 ];
 

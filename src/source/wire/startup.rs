@@ -108,6 +108,17 @@ fn one_address(
     }
 }
 
+/// A second connection to the very server that `other` is connected to.
+pub(super) fn beside(other: &CancelHandle) -> Result<Wire> {
+    let (o, host, address, with_tls) = other.way();
+    let target = o.targets().find(|target| target.host == host);
+    let target = target.ok_or_else(|| Error::failed("the host is none of those given"))?;
+    let mut wire = attempt(o, &target, address, SessionKind::Query, with_tls)?;
+    wire.silence = std::time::Duration::ZERO;
+    wire.set_read_timeout((!o.connect_timeout.is_zero()).then_some(o.connect_timeout))?;
+    Ok(wire)
+}
+
 fn plain_may_work(e: &Error) -> bool {
     e.kind() == Kind::Check && matches!(super::sqlstate(e), None | Some("28000"))
 }
@@ -127,6 +138,7 @@ fn attempt(
         out: BytesMut::with_capacity(1024),
         parameters: Default::default(),
         read_timeout: None,
+        silence: o.silence_limit,
         // Until the login is done there is nobody to say good-bye to.
         state: State::Dead,
     };
@@ -166,7 +178,8 @@ pub(super) fn dial(
     address: &Address,
     with_tls: bool,
 ) -> Result<Stream> {
-    let mut stream = Stream::dial(address, o.connect_timeout, o.keepalives).map_err(unreachable)?;
+    let mut stream = Stream::dial(address, o.connect_timeout, o.keepalives, o.silence_limit)
+        .map_err(unreachable)?;
     let Host::Tcp { host, .. } = host else { return Ok(stream) };
     if !with_tls {
         return Ok(stream);

@@ -8,9 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rustls::ClientConnection;
+use socket2::{SockRef, TcpKeepalive};
 
-/// The server that stops reading is given up after this long.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 /// rustls reads 4 kB at a time; this buffer turns that into large reads of the socket.
 const TLS_BUFFER_BYTES: usize = 64 * 1024;
 
@@ -33,8 +32,14 @@ pub(super) struct Tls {
 }
 
 impl Stream {
-    /// Connects; `timeout` zero waits as long as the operating system does.
-    pub fn dial(address: &Address, timeout: Duration, keepalives: bool) -> io::Result<Stream> {
+    /// Connects; `timeout` zero waits as long as the operating system does. A peer that does not
+    /// take what is sent for `silence`, or does not answer keepalives, is given up.
+    pub fn dial(
+        address: &Address,
+        timeout: Duration,
+        keepalives: bool,
+        silence: Duration,
+    ) -> io::Result<Stream> {
         let stream = match address {
             Address::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
             Address::Tcp(address) => {
@@ -45,15 +50,16 @@ impl Stream {
                 };
                 socket.set_nodelay(true)?;
                 if keepalives {
-                    keep_alive(&socket)?;
+                    keep_alive(&socket, silence)?;
                 }
                 Stream::Tcp(socket)
             }
         };
         stream.set_read_timeout((!timeout.is_zero()).then_some(timeout))?;
+        let writing = (!silence.is_zero()).then_some(silence);
         match &stream {
-            Stream::Unix(socket) => socket.set_write_timeout(Some(WRITE_TIMEOUT))?,
-            _ => stream.tcp(|socket| socket.set_write_timeout(Some(WRITE_TIMEOUT)))?,
+            Stream::Unix(socket) => socket.set_write_timeout(writing)?,
+            _ => stream.tcp(|socket| socket.set_write_timeout(writing))?,
         }
         Ok(stream)
     }
@@ -192,8 +198,26 @@ impl Tls {
     }
 }
 
-/// Switches TCP keepalives on. The standard library has no call for it; tokio's socket type has,
-/// and a duplicate of the descriptor shares the option.
-fn keep_alive(socket: &TcpStream) -> io::Result<()> {
-    tokio::net::TcpSocket::from_std_stream(socket.try_clone()?).set_keepalive(true)
+/// Keepalives that find a dead peer within `silence` while we wait, and a limit for what we sent and
+/// nobody acknowledged. Without a limit the operating system's own times hold.
+fn keep_alive(socket: &TcpStream, silence: Duration) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    let keepalive = TcpKeepalive::new();
+    if silence.is_zero() {
+        return socket.set_tcp_keepalive(&keepalive);
+    }
+    let (idle, between, probes) = keepalive_times(silence);
+    socket.set_tcp_keepalive(
+        &keepalive.with_time(idle).with_interval(between).with_retries(probes),
+    )?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(silence))?;
+    Ok(())
+}
+
+/// Idle time before the first probe, time between probes, and their number, so that a dead peer is
+/// found within about `silence`.
+pub(crate) fn keepalive_times(silence: Duration) -> (Duration, Duration, u32) {
+    let second = Duration::from_secs(1);
+    ((silence / 2).max(second), (silence / 6).max(second), 3)
 }

@@ -9,10 +9,12 @@
 pub mod audit;
 pub mod database;
 pub mod deltalog;
+pub mod disk;
 pub mod judge;
 pub mod pause;
 pub mod pipeline;
 pub mod program;
+pub mod proxy;
 pub mod random;
 pub mod s3;
 pub mod servers;

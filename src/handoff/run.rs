@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use crate::config::Config;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::handoff::follow::{Target, follow, open_tables, reached};
 use crate::handoff::guard::Guard;
+use crate::handoff::ownership::{self, Ownership};
 use crate::handoff::rules::{Refusal, Resume};
 use crate::handoff::session::Session;
 use crate::handoff::snapshot::{self, Taken};
@@ -39,9 +40,22 @@ pub async fn run(
     resnapshot: bool,
     stop: &StopSignal,
 ) -> Result<Lsn> {
+    let mut ours = None;
+    let result = run_owned(config, until, resnapshot, stop, &mut ours).await;
+    ownership::end(config, ours, result).await
+}
+
+async fn run_owned(
+    config: &Config,
+    until: Until,
+    resnapshot: bool,
+    stop: &StopSignal,
+    ours: &mut Option<Ownership>,
+) -> Result<Lsn> {
     if resnapshot {
         let mut session = open(config, stop).await?;
         let to = Until::fix(until, &session).await?;
+        *ours = Some(ownership::take_for_new_generation(&mut session, stop).await?);
         return match snapshot::take(&mut session, stop).await? {
             Taken::Published => stream(&mut session, to, stop).await,
             Taken::Stopped => Ok(Lsn::ZERO),
@@ -54,8 +68,8 @@ pub async fn run(
     loop {
         let mut fence = Lsn::ZERO;
         let mut copied = 0;
-        match attempt(config, until, &mut target, &mut owner, stop, (&mut fence, &mut copied)).await
-        {
+        let progress = (&mut fence, &mut copied);
+        match attempt(config, until, &mut target, &mut owner, stop, progress, ours).await {
             Ok(fence) => return Ok(fence),
             Err(error) if error.is_transient() && !stop.is_set() => {
                 let (since, at) = *trouble.get_or_insert((Instant::now(), fence));
@@ -98,13 +112,13 @@ async fn attempt(
     owner: &mut Option<String>,
     stop: &StopSignal,
     (fence, copied): (&mut Lsn, &mut u64),
+    ours: &mut Option<Ownership>,
 ) -> Result<Lsn> {
     let mut session = open(config, stop).await?;
     if let (Some(ours), Some(ledger)) = (owner.as_deref(), &session.ledger)
         && !ledger.was_owned_by(ours)
     {
-        return Err(Error::new(Kind::Fenced, "another process took this pipeline over meanwhile")
-            .next("leave it to that process; if there is none, start this one again"));
+        return Err(ownership::overtaken());
     }
     *fence = session.ledger.as_ref().and_then(Ledger::fence).map(|f| f.lsn).unwrap_or_default();
     // The target is fixed once: what commits while a snapshot is copied is not waited for.
@@ -112,7 +126,13 @@ async fn attempt(
         Some(target) => target,
         None => *target.insert(until.fix(&session).await?),
     };
-    let resume = session.resume(*fence).await?;
+    let mut resume = session.resume(*fence).await?;
+    if ours.is_none() && !matches!(resume, Resume::Refuse(_)) {
+        *ours = Some(ownership::take(&mut session).await?);
+        // Looked at before we were alone.
+        *fence = session.ledger.as_ref().and_then(Ledger::fence).map(|f| f.lsn).unwrap_or_default();
+        resume = session.resume(*fence).await?;
+    }
     if resume == Resume::Refuse(Refusal::SlotInUse) && owner.is_some() {
         // The ledger is still ours: it is our own connection of before, which the server has not
         // noticed to be dead yet.
@@ -217,7 +237,13 @@ fn nudge(session: &Session, target: Target) -> tokio::task::JoinHandle<()> {
 /// The slot is in use, or rights are missing.
 pub async fn teardown(config: &Config) -> Result<Vec<String>> {
     let mut session = Session::open(config).await?;
-    let name = config.name.clone();
+    let ours = ownership::take(&mut session).await?;
+    let result = drop_what_is_ours(&mut session).await;
+    ownership::end(config, Some(ours), result).await
+}
+
+async fn drop_what_is_ours(session: &mut Session) -> Result<Vec<String>> {
+    let name = session.config.name.clone();
     let (ours_slot, ours_publication) = session
         .ledger
         .as_ref()

@@ -39,10 +39,11 @@ demo:
 		--data "$$flights" $(DEMO)
 
 setup:
-	@echo "== set-up: PostgreSQL 13 to 18, readers, linters"
+	@echo "== set-up: PostgreSQL 13 to 18, readers, linters, an S3 server"
 	@$(PYTHON) scripts/bring-postgres --all >/dev/null
 	@$(PYTHON) scripts/setup-python >/dev/null
 	@$(PYTHON) scripts/setup-deploy >/dev/null
+	@$(PYTHON) scripts/bring-seaweedfs >/dev/null
 
 # The test build itself goes through clippy's driver, so that the dependencies are compiled once;
 # `cargo clippy` would compile them a second time. Cargo.toml's [lints] make every finding an error.

@@ -337,6 +337,7 @@ impl Config {
             second * 2,
             second * 3600,
         )?;
+        duration_in("[limits] takeover_after", self.limits.takeover_after, second, second * 600)?;
         size_from("[handoff] chunk_bytes", self.handoff.chunk_bytes, 1 << 20)?;
         size_from("[stream] max_batch_bytes", self.stream.max_batch_bytes, 1 << 20)?;
         size_from("[limits] memory_bytes", self.limits.memory_bytes, 64 << 20)?;

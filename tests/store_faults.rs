@@ -30,8 +30,8 @@ fn pipeline(name: &str) -> Pipeline {
 fn change(pipeline: &Pipeline, round: usize) {
     pipeline.sql().run(&format!(
         "UPDATE r SET n = n + 1 WHERE id % 50 = {round}; DELETE FROM r WHERE id = 51 + {round} * 50;
-         INSERT INTO r VALUES ({}, 0, 'new'); UPDATE s SET t = t || '!' WHERE id = {round}",
-        10_000 + round
+         INSERT INTO r SELECT max(id) + 1, 0, 'new' FROM r;
+         UPDATE s SET t = t || '!' WHERE id = {round}"
     ));
 }
 

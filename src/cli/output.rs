@@ -363,8 +363,10 @@ mod tests {
 
     #[test]
     fn kinds_are_named_alike_in_json_and_text() {
-        use VersionKind::{Changes, Compaction, Foreign, Handoff, Reseed, Schema, Truncate};
-        for kind in [Handoff, Changes, Reseed, Schema, Truncate, Compaction, Foreign] {
+        use VersionKind::{
+            Changes, Compaction, Foreign, Handoff, Reseed, Schema, Takeover, Truncate,
+        };
+        for kind in [Handoff, Changes, Reseed, Schema, Truncate, Compaction, Takeover, Foreign] {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
         }
         for kind in [DifferenceKind::Missing, DifferenceKind::Extra, DifferenceKind::Different] {

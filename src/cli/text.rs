@@ -196,7 +196,7 @@ pub fn versions(versions: &[VersionOutput], style: Style) -> String {
     for v in versions {
         let colour = match v.kind {
             VersionKind::Handoff | VersionKind::Reseed => Some(GREEN),
-            VersionKind::Foreign => Some(YELLOW),
+            VersionKind::Foreign | VersionKind::Takeover => Some(YELLOW),
             _ => None,
         };
         table.row(vec![

@@ -275,6 +275,11 @@ pub struct Limits {
     #[serde(with = "units::duration")]
     #[schemars(with = "units::DurationText")]
     pub retry_for: Duration,
+    /// How long a process of the pipeline may give no sign of life before another one may take
+    /// over, 1 s to 10 min. A process that is known to have ended is not waited for. Default: 30s.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::DurationText")]
+    pub takeover_after: Duration,
 }
 
 impl Default for Limits {
@@ -287,6 +292,7 @@ impl Default for Limits {
             connect_timeout: Duration::from_secs(10),
             source_timeout: Duration::from_secs(60),
             retry_for: Duration::from_secs(600),
+            takeover_after: Duration::from_secs(30),
         }
     }
 }

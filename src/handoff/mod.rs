@@ -9,6 +9,7 @@ pub mod follow;
 pub mod guard;
 pub mod housekeeping;
 pub mod index;
+pub mod ownership;
 pub mod plan;
 pub mod published;
 pub mod queue;

@@ -225,7 +225,10 @@ impl Retention {
             "give the source more room, or set `retain = \"spool\"` or `on_wal_limit = \"spool\"` \
              under [handoff], and run again: the snapshot starts from the beginning",
         );
-        // By compare-and-swap, and first: the slot may be another process's by now.
+        // Where the log ends, then by compare-and-swap: whoever takes the pipeline over after it
+        // has a slot of the same name further on.
+        let in_recovery = session.server.in_recovery;
+        let end = crate::source::catalog::insert_lsn(&session.client, in_recovery).await?;
         let ledger = session.ledger_mut()?;
         let mut state = ledger.state().clone();
         state.phase = Phase::Failed;
@@ -235,7 +238,7 @@ impl Retention {
             spooler.abandon().await;
             wait_free(session).await?;
         }
-        slot::drop_slot(&session.client, &name).await?;
+        slot::drop_slot_before(&session.client, &name, end).await?;
         Ok(error)
     }
 

@@ -18,6 +18,7 @@ use crate::error::{Error, Kind, Result};
 use crate::failpoint;
 use crate::handoff::follow::{Target, follow, open_tables, reached};
 use crate::handoff::guard::Guard;
+use crate::handoff::ownership::{self, Ownership};
 use crate::handoff::rules::{self, Refusal, Resume};
 use crate::handoff::session::Session;
 use crate::handoff::snapshot::{self, Taken};
@@ -63,16 +64,10 @@ pub async fn run(
         seen: Seen::default(),
         moved_on: false,
         trouble: None,
+        ours: None,
     };
-    loop {
-        match run.attempt().await {
-            Ok(fence) => return Ok(fence),
-            Err(error) if stop.is_set() => return Err(error),
-            Err(error) if error.is_transient() => run.wait(error).await?,
-            Err(error) if rules::is_lost_history(&error) => run.start_over(error)?,
-            Err(error) => return Err(error),
-        }
-    }
+    let result = run.until_done().await;
+    ownership::end(config, run.ours.take(), result).await
 }
 
 /// How far the pipeline is seen to be. More is progress.
@@ -107,19 +102,29 @@ struct Run<'a> {
     /// The fence of the generation in the ledger is beyond its base.
     moved_on: bool,
     trouble: Option<Trouble>,
+    /// Set once this process works on the pipeline alone.
+    ours: Option<Ownership>,
 }
 
 impl Run<'_> {
+    async fn until_done(&mut self) -> Result<Lsn> {
+        loop {
+            match self.attempt().await {
+                Ok(fence) => return Ok(fence),
+                Err(error) if self.stop.is_set() => return Err(error),
+                Err(error) if error.is_transient() => self.wait(error).await?,
+                Err(error) if rules::is_lost_history(&error) => self.start_over(error)?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     async fn attempt(&mut self) -> Result<Lsn> {
         let mut session = open(self.config, self.stop).await?;
         if let (Some(ours), Some(ledger)) = (self.owner.as_deref(), &session.ledger)
             && !ledger.was_owned_by(ours)
         {
-            return Err(Error::new(
-                Kind::Fenced,
-                "another process took this pipeline over meanwhile",
-            )
-            .next("leave it to that process; if there is none, start this one again"));
+            return Err(ownership::overtaken());
         }
         self.look(&session);
         let result = self.act(&mut session).await;
@@ -136,8 +141,19 @@ impl Run<'_> {
             Some(target) => target,
             None => *self.target.insert(self.until.fix(session).await?),
         };
-        let fence = session.ledger.as_ref().and_then(Ledger::fence).map(|f| f.lsn);
-        let resume = session.resume(fence.unwrap_or_default()).await?;
+        let fence =
+            |session: &Session| session.ledger.as_ref().and_then(Ledger::fence).map(|f| f.lsn);
+        let mut resume = session.resume(fence(session).unwrap_or_default()).await?;
+        if self.ours.is_none() && self.new_generation {
+            self.ours = Some(ownership::take_for_new_generation(session, self.stop).await?);
+        } else if self.ours.is_none() && !matches!(resume, Resume::Refuse(_)) {
+            self.ours = Some(ownership::take(session).await?);
+        }
+        // Looked at again: before, we were not alone.
+        if self.ours.is_some() {
+            self.look(session);
+            resume = session.resume(fence(session).unwrap_or_default()).await?;
+        }
         if !self.new_generation && resume.goes_on() {
             follow_timeline(session).await?;
         }
@@ -388,7 +404,13 @@ fn nudge(session: &Session, target: Target) -> tokio::task::JoinHandle<()> {
 /// The slot is in use, or rights are missing.
 pub async fn teardown(config: &Config) -> Result<Vec<String>> {
     let mut session = Session::open(config).await?;
-    let name = config.name.clone();
+    let ours = ownership::take(&mut session).await?;
+    let result = drop_what_is_ours(&mut session).await;
+    ownership::end(config, Some(ours), result).await
+}
+
+async fn drop_what_is_ours(session: &mut Session) -> Result<Vec<String>> {
+    let name = session.config.name.clone();
     let ours = session.made_here().await?;
     let mut done = Vec::new();
     if ours.slot && slot::drop_slot(&session.client, &name).await? {

@@ -293,10 +293,15 @@ impl Session {
         self.ledger.as_mut().ok_or_else(|| Error::failed("the lake has no ledger"))
     }
 
+    /// Folder for what this host keeps of the pipeline.
+    pub fn state_folder(&self) -> PathBuf {
+        let lake = xxhash_rust::xxh3::xxh3_64(self.lake.url().as_str().as_bytes());
+        self.config.state_dir.join(format!("{lake:016x}"))
+    }
+
     /// Folder of the location index of a table.
     pub fn index_folder(&self, plan: &TablePlan) -> PathBuf {
-        let lake = xxhash_rust::xxh3::xxh3_64(self.lake.url().as_str().as_bytes());
-        self.config.state_dir.join(format!("{lake:016x}")).join(&plan.folder)
+        self.state_folder().join(&plan.folder)
     }
 }
 

@@ -125,6 +125,9 @@ pub enum VersionKind {
     Truncate,
     /// Merged small files; the rows are the same.
     Compaction,
+    /// A newer process took the table over from one that gave no sign of life; the rows are the
+    /// same.
+    Takeover,
     /// Written by somebody else; the rows are the same.
     Foreign,
 }
@@ -139,6 +142,7 @@ impl VersionKind {
             VersionKind::Schema => "schema",
             VersionKind::Truncate => "truncate",
             VersionKind::Compaction => "compaction",
+            VersionKind::Takeover => "takeover",
             VersionKind::Foreign => "foreign",
         }
     }
@@ -150,7 +154,10 @@ impl VersionKind {
             VersionKind::Compaction => "OPTIMIZE",
             VersionKind::Schema => "ADD COLUMNS",
             VersionKind::Truncate => "TRUNCATE",
-            VersionKind::Changes | VersionKind::Reseed | VersionKind::Foreign => "MERGE",
+            VersionKind::Changes
+            | VersionKind::Reseed
+            | VersionKind::Takeover
+            | VersionKind::Foreign => "MERGE",
         }
     }
 }

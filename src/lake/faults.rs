@@ -67,6 +67,7 @@ struct Rule {
     when: When,
     fault: Fault,
     matches: u64,
+    fired: u64,
     away_since: Option<Instant>,
 }
 
@@ -103,9 +104,19 @@ impl Rules {
         Ok(())
     }
 
+    /// How often any of them made something fail.
+    pub fn fired(&self) -> u64 {
+        let rules = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        rules.iter().map(|rule| rule.fired).sum()
+    }
+
     fn fires(&self, operation: &str, path: &str) -> Option<Fault> {
         let mut rules = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let fault = rules.iter_mut().find_map(|rule| rule.fires(operation, path))?;
+        let fault = rules.iter_mut().find_map(|rule| {
+            let fault = rule.fires(operation, path)?;
+            rule.fired += 1;
+            Some(fault)
+        })?;
         drop(rules);
         // Tests count what really happened; the program's own words are not proof of it.
         if let Ok(place) = std::env::var("TIDEGATE_STORE_FAULTS_LOG") {
@@ -129,6 +140,7 @@ fn parse(text: &str) -> Result<Vec<Rule>, String> {
             when: parse_when(when).ok_or_else(|| format!("no such moment: {when:?}"))?,
             fault: parse_fault(fault).ok_or_else(|| format!("no such fault: {fault:?}"))?,
             matches: 0,
+            fired: 0,
             away_since: None,
         })
     };

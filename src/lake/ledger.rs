@@ -27,6 +27,7 @@ use uuid::Uuid;
 use super::actions::{Action, Add, CommitInfo, Domain, Protocol};
 use super::checkpoint::{SourceIdentity, refuse_newer};
 use super::files::{DataFileWriter, FileNo, FileOptions, NewFile, file_no_of};
+use super::lease;
 use super::log::{Draft, Put, Rules, TableLog, delta_error};
 use super::log_checkpoint;
 use super::read::read_rows;
@@ -367,7 +368,7 @@ impl Ledger {
         let schema = event_schema();
         let metadata = new_metadata(&schema, &BTreeMap::new(), Some("tidegate ledger".into()))?;
         let protocol = Protocol::ours(false);
-        let epoch = Uuid::new_v4().to_string();
+        let epoch = lease::new_epoch();
         let actions = vec![
             Action::Protocol(protocol.clone()),
             Action::MetaData(Box::new(metadata.clone())),
@@ -396,7 +397,7 @@ impl Ledger {
     /// # Errors
     /// Another run claimed it in the same moment; the store fails.
     pub async fn claim(&mut self) -> Result<()> {
-        let epoch = Uuid::new_v4().to_string();
+        let epoch = lease::new_epoch();
         let actions = vec![domain(WRITER_DOMAIN, &writer(&epoch))?];
         self.put_by(actions, None, "CLAIM", RULES).await?;
         self.epoch = Some(epoch);
@@ -411,6 +412,12 @@ impl Ledger {
     /// Whether the ledger, when it was opened, still named `epoch` as its owner.
     pub fn was_owned_by(&self, epoch: &str) -> bool {
         self.found.as_deref() == Some(epoch)
+    }
+
+    /// The process that owned the pipeline when the ledger was opened, to be watched (see
+    /// [`lease`]).
+    pub fn holder(&self) -> Option<&str> {
+        self.found.as_deref().and_then(lease::holder_of)
     }
 
     /// The state of the pipeline.

@@ -23,6 +23,7 @@ pub mod faults;
 pub mod files;
 pub mod history;
 pub mod judge;
+pub mod lease;
 pub mod ledger;
 pub mod locations;
 mod log;
@@ -37,6 +38,7 @@ pub mod retention;
 pub mod schema;
 pub mod stats;
 pub mod store;
+pub mod sweep;
 pub mod table;
 #[cfg(test)]
 mod tests;
@@ -46,6 +48,7 @@ pub use checkpoint::{Checkpoint, SourceIdentity, SourceTable, Tag, VersionKind};
 pub use digest::RowDigest;
 pub use files::{DataFileWriter, FileNo, FileOptions, NewFile, file_no_of};
 pub use history::{VersionInfo, versions};
+pub use lease::Lease;
 pub use ledger::{
     BoundaryEntry, Event, Fence, LastCommit, LeafEntry, Ledger, Phase, PipelineState, SpoolState,
     TableEntry,

@@ -1,7 +1,6 @@
 //! Data files that nothing names: what a crash, or work that was given up, left in a table's folder.
 
 use futures::TryStreamExt;
-use object_store::ObjectStoreExt;
 use object_store::path::Path;
 
 use super::files::{FileNo, file_no_of};
@@ -9,39 +8,26 @@ use super::store::{Lake, store_error};
 use crate::error::Result;
 
 impl Lake {
-    /// Removes the data files of ours in a table's folder that `keep` does not grant, by path below
-    /// the folder and number. Gives how many went.
+    /// The data files of ours in a table's folder that `keep` does not grant, by path below the
+    /// folder and number. To be removed once it is proven that the pipeline is still ours (see
+    /// [`Lake::remove`]).
     ///
     /// # Errors
     /// Transient where trying again can help.
-    pub async fn remove_orphans(
+    pub async fn orphans(
         &self,
         folder: &str,
         keep: impl Fn(&str, FileNo) -> bool,
-    ) -> Result<u64> {
-        let mut removed = 0;
-        for (path, number) in self.data_files(folder).await? {
-            if keep(&path, number) {
-                continue;
-            }
-            let at = Path::from(format!("{folder}/{path}"));
-            let removing = |e| store_error(format!("removing {at}"), e);
-            match self.store().delete(&at).await {
-                Ok(()) | Err(object_store::Error::NotFound { .. }) => removed += 1,
-                Err(e) => return Err(removing(e)),
-            }
-        }
-        if let Some(local) = self.local_path() {
-            // Only an empty folder goes.
-            let _ = std::fs::remove_dir(local.join(folder));
-        }
-        Ok(removed)
+    ) -> Result<Vec<String>> {
+        let mut files = self.data_files(folder).await?;
+        files.retain(|(path, number)| !keep(path, *number));
+        Ok(files.into_iter().map(|(path, _)| format!("{folder}/{path}")).collect())
     }
 
     /// No data file of ours in a table's folder has this number or a higher one.
     ///
     /// # Errors
-    /// As [`Lake::remove_orphans`].
+    /// As [`Lake::orphans`].
     pub async fn unused_file_no(&self, folder: &str) -> Result<FileNo> {
         let files = self.data_files(folder).await?;
         Ok(files.into_iter().map(|(_, number)| number.saturating_add(1)).max().unwrap_or(0))

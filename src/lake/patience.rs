@@ -170,12 +170,21 @@ pub(super) fn kind_of(error: &(dyn StdError + 'static)) -> Option<Kind> {
 
 fn kind_of_store(error: &StoreError) -> Kind {
     match error {
-        StoreError::Generic { source, .. } => kind_of(source.as_ref()).unwrap_or(Kind::Transient),
+        StoreError::Generic { source, .. } => kind_of(source.as_ref())
+            .unwrap_or_else(|| kind_of_status(&source.to_string()).unwrap_or(Kind::Transient)),
         StoreError::JoinError { .. }
         | StoreError::Precondition { .. }
         | StoreError::NotModified { .. } => Kind::Transient,
         _ => Kind::Failed,
     }
+}
+
+/// A listing that a store refuses has the status in its text only.
+fn kind_of_status(text: &str) -> Option<Kind> {
+    let status: u16 = text.split_once("status code: ")?.1.get(..3)?.parse().ok()?;
+    // Too early, too much and too late may pass.
+    let lasting = (400..500).contains(&status) && ![408, 409, 425, 429].contains(&status);
+    Some(if lasting { Kind::Failed } else { Kind::Transient })
 }
 
 fn kind_of_io(error: &io::Error) -> Kind {
@@ -435,7 +444,16 @@ mod tests {
             |source: Box<dyn StdError + Send + Sync>| StoreError::Generic { store: "x", source };
         assert_eq!(kind_of(&generic(full().into())), Some(Kind::Transient));
         assert_eq!(kind_of(&generic(denied().into())), Some(Kind::Failed));
-        assert_eq!(kind_of(&generic("503 Slow Down".into())), Some(Kind::Transient));
+        let listed =
+            |status: &str| format!("Error performing list request: … status code: {status}");
+        for (status, kind) in [
+            ("403 Forbidden: <?xml", Kind::Failed),
+            ("404 Not Found", Kind::Failed),
+            ("429 Too Many Requests", Kind::Transient),
+            ("503 Slow Down", Kind::Transient),
+        ] {
+            assert_eq!(kind_of(&generic(listed(status).into())), Some(kind), "{status}");
+        }
         // As a Parquet writer or reader wraps them.
         let wrapped = io::Error::other(generic(denied().into()));
         assert_eq!(kind_of(&wrapped), Some(Kind::Failed));

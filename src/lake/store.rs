@@ -188,32 +188,46 @@ impl Lake {
         }
     }
 
-    /// Removes the data files of a snapshot that was never published. A folder with a Delta log is
-    /// left alone: what it does not name is an orphan, not ours to judge here.
+    /// The data files of a snapshot that was never published. Of a folder with a Delta log none:
+    /// what it does not name is an orphan, not ours to judge here.
     ///
     /// # Errors
     /// Transient where trying again can help.
-    pub async fn remove_unpublished(&self, folder: &str) -> Result<()> {
+    pub async fn unpublished(&self, folder: &str) -> Result<Vec<String>> {
         if self.first_file(&format!("{folder}/_delta_log")).await?.is_some() {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        let listing = |e| store_error(format!("listing {folder}"), e);
-        let objects: Vec<_> = self
-            .inner
-            .store
-            .list(Some(&Path::from(folder)))
-            .try_collect()
-            .await
-            .map_err(listing)?;
-        for object in objects {
+        let mut listed = self.inner.store.list(Some(&Path::from(folder)));
+        let mut found = Vec::new();
+        while let Some(object) =
+            listed.try_next().await.map_err(|e| store_error(format!("listing {folder}"), e))?
+        {
             if object.location.filename().and_then(super::files::file_no_of).is_some() {
-                let removing = |e| store_error(format!("removing {}", object.location), e);
-                self.inner.store.delete(&object.location).await.map_err(removing)?;
+                found.push(object.location.to_string());
+            }
+        }
+        Ok(found)
+    }
+
+    /// Removes files, and the local folders that are empty then. What is gone already is no error.
+    ///
+    /// Whose files they are must be proven between finding and removing them: another process may
+    /// have taken the pipeline over, and its files look alike.
+    ///
+    /// # Errors
+    /// Transient where trying again can help.
+    pub async fn remove(&self, paths: &[String]) -> Result<()> {
+        for path in paths {
+            match self.inner.store.delete(&Path::from(path.as_str())).await {
+                Ok(()) | Err(StoreError::NotFound { .. }) => {}
+                Err(e) => return Err(store_error(format!("removing {path}"), e)),
             }
         }
         if let Some(local) = &self.inner.local {
-            // The folder was empty before the snapshot; only an empty one goes.
-            let _ = std::fs::remove_dir(local.join(folder));
+            for folder in paths.iter().filter_map(|path| path.rsplit_once('/')) {
+                // The folder was empty before the snapshot; only an empty one goes.
+                let _ = std::fs::remove_dir(local.join(folder.0));
+            }
         }
         Ok(())
     }

@@ -76,6 +76,11 @@ impl LiveFile {
         self.rows.saturating_sub(self.mask.len())
     }
 
+    /// The file of its vector, below the table's folder.
+    pub(super) fn vector_path(&self) -> Result<Option<String>> {
+        self.vector.as_ref().map(Descriptor::path).transpose()
+    }
+
     fn remove(&self, now: i64, data_change: bool) -> Action {
         Action::Remove(Box::new(Remove {
             path: self.path.clone(),
@@ -348,6 +353,29 @@ impl LakeTable {
                 self.reload(&lake).await
             }
         }
+    }
+
+    /// Makes a version in which nothing changes, so that the next version of a process that may
+    /// still wake up is taken.
+    ///
+    /// # Errors
+    /// As [`LakeTable::commit`].
+    pub async fn take_over(&mut self) -> Result<()> {
+        let checkpoint = self.checkpoint.clone();
+        let tag = Tag {
+            kind: VersionKind::Takeover,
+            generation: checkpoint.generation,
+            base: checkpoint.base,
+            applied: checkpoint.applied,
+            source_time: None,
+            rows_in: 0,
+            rows_out: 0,
+            pipeline: checkpoint.pipeline.clone(),
+            run: checkpoint.run.clone(),
+        };
+        let change = Change::new(checkpoint, tag);
+        while let CommitOutcome::ForeignRewrite { .. } = self.commit(&change).await? {}
+        Ok(())
     }
 
     /// Reads the table again after a foreign rewrite.

@@ -7,7 +7,8 @@ One JSON request a line on standard input, one JSON answer a line on standard ou
 
 `engine` is duckdb, deltalake, polars or spark. `version` may be left out (the newest) or replaced
 by `timestamp` (ISO 8601 with a zone: the newest version that is not later). `columns` may be left
-out (all). `"digest": true` answers `count` and `digest` instead of `rows`. With `sql` instead of
+out (all). A path `s3://…` comes with `s3`: `endpoint`, `key`, `secret`, `region`; DuckDB and deltalake
+read it. `"digest": true` answers `count` and `digest` instead of `rows`. With `sql` instead of
 `path`, DuckDB and Spark run a statement and answer with its rows (Spark does also what other
 engines do to our tables: DELETE, OPTIMIZE, RESTORE). `sample` instead of `path` is the table of
 `sample.py`. Rows are sorted texts, see `canonical.py`.
@@ -42,12 +43,30 @@ class DuckDb:
 
         home = os.path.dirname(duckdb_extension_delta.__file__)
         [extension] = glob.glob(f"{home}/extensions/*/delta.duckdb_extension")
+        self.s3 = None
         self.connection = duckdb.connect(config={"allow_unsigned_extensions": True})
         self.connection.execute(f"LOAD {texts(extension)}")
         self.connection.execute("SET TimeZone = 'UTC'")
         self.connection.execute("SET threads = 2")
 
-    def read(self, path, version, timestamp, columns):
+    def open_s3(self, s3):
+        if s3 == self.s3:
+            return
+        import duckdb_extension_httpfs
+
+        home = os.path.dirname(duckdb_extension_httpfs.__file__)
+        [extension] = glob.glob(f"{home}/extensions/*/httpfs.duckdb_extension")
+        self.connection.execute(f"LOAD {texts(extension)}")
+        host = s3["endpoint"].removeprefix("http://")
+        self.connection.execute(
+            f"CREATE OR REPLACE SECRET judged (TYPE s3, KEY_ID {texts(s3['key'])}, "
+            f"SECRET {texts(s3['secret'])}, REGION {texts(s3['region'])}, "
+            f"ENDPOINT {texts(host)}, URL_STYLE 'path', USE_SSL false)")
+        self.s3 = s3
+
+    def read(self, path, version, timestamp, columns, s3=None):
+        if s3:
+            self.open_s3(s3)
         if timestamp is not None:
             # DuckDB travels by version only: the log's own times say which.
             version = version_at(path, timestamp)
@@ -68,11 +87,15 @@ def arrow_of(result):
 
 
 class DeltaLake:
-    def read(self, path, version, timestamp, columns):
+    def read(self, path, version, timestamp, columns, s3=None):
         import pyarrow as pa
         from deltalake import DeltaTable, QueryBuilder
 
-        table = DeltaTable(path, version=version)
+        options = s3 and {
+            "AWS_ACCESS_KEY_ID": s3["key"], "AWS_SECRET_ACCESS_KEY": s3["secret"],
+            "AWS_REGION": s3["region"], "AWS_ENDPOINT_URL": s3["endpoint"],
+            "AWS_ALLOW_HTTP": "true"}
+        table = DeltaTable(path, version=version, storage_options=options)
         if timestamp is not None:
             table.load_as_version(timestamp)
         query = f"SELECT {names(columns)} FROM t"
@@ -181,8 +204,9 @@ def answer(request):
         path = request["path"]
         if path.startswith("file://"):
             path = unquote(urlparse(path).path)
+        more = {"s3": request["s3"]} if "s3" in request else {}
         table = loaded[name].read(path, request.get("version"), request.get("timestamp"),
-                                  request.get("columns"))
+                                  request.get("columns"), **more)
     rows = canonical.rows(table)
     found = {"columns": table.column_names}
     if request.get("digest"):

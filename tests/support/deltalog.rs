@@ -71,7 +71,7 @@ pub fn named(lake: &Arc<dyn ObjectStore>, folder: &str) -> BTreeMap<String, Opti
 }
 
 /// Where a vector's file is: a prefix, then a uuid in z85.
-fn vector_path(descriptor: &str) -> String {
+pub fn vector_path(descriptor: &str) -> String {
     const DIGITS: &[u8] =
         b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#";
     let (prefix, text) = descriptor.split_at(descriptor.len() - 20);

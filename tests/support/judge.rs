@@ -95,6 +95,16 @@ pub fn attempt(
     ask(engine, request)
 }
 
+/// As [`rows`], of a table in an S3 bucket that `s3` tells how to reach.
+#[track_caller]
+pub fn rows_in_s3(engine: Engine, table: &str, at: impl Into<At>, s3: &Value) -> Rows {
+    let mut request = json!({"path": table, "s3": s3});
+    if let At::Version(v) = at.into() {
+        request["version"] = v.into();
+    }
+    ask(engine, request).unwrap_or_else(|e| panic!("{engine:?} can't read {table}: {e}"))
+}
+
 /// Runs a statement in DuckDB or Spark: also what other engines do to our tables.
 #[track_caller]
 pub fn sql(engine: Engine, statement: &str) -> Rows {

@@ -9,6 +9,8 @@
 pub mod audit;
 pub mod database;
 pub mod deltalog;
+pub mod disk;
+pub mod http_proxy;
 pub mod judge;
 pub mod pause;
 pub mod pipeline;

@@ -24,6 +24,8 @@ pub struct Pipeline {
     pub config: String,
     /// Rules that every command of it breaks.
     pub wrong: Vec<&'static str>,
+    /// More variables of the environment: a lake elsewhere, its credentials.
+    pub env: Vec<(&'static str, String)>,
 }
 
 impl Pipeline {
@@ -40,6 +42,7 @@ impl Pipeline {
                 "[handoff]\nworkers = 1\nchunk_bytes = \"1MiB\"\n[stream]\ninterval = \"100ms\"\n"
                     .to_owned(),
             wrong: Vec::new(),
+            env: Vec::new(),
         }
     }
 
@@ -63,13 +66,14 @@ impl Pipeline {
         std::fs::write(&config, &self.config).unwrap();
         let program = Tidegate::new(arguments);
         let program = self.wrong.iter().fold(program, |program, rule| program.wrong(rule));
-        program
+        let program = program
             .env("TIDEGATE_CONFIG", config)
             .env("TIDEGATE_SOURCE", self.db.url())
             .env("TIDEGATE_LAKE", self.lake.path())
             .env("TIDEGATE_TABLES", &self.tables)
             .env("TIDEGATE_NAME", &self.name)
-            .env("TIDEGATE_STATE_DIR", self.state.path().join("index"))
+            .env("TIDEGATE_STATE_DIR", self.state.path().join("index"));
+        self.env.iter().fold(program, |program, (name, value)| program.env(name, value))
     }
 
     /// `run` up to everything that has committed when it starts.

@@ -1,11 +1,12 @@
 //! What is left of a run, and what goes: nothing is removed that a record names.
 
 use crate::error::{Error, Kind, Result};
+use crate::failpoint;
 use crate::handoff::session::Session;
 use crate::handoff::spool;
 use crate::lake::{Ledger, Phase};
 use crate::source::client::Client;
-use crate::source::slot;
+use crate::source::{catalog, slot};
 
 use super::Run;
 use super::records::CHUNK_EVENT;
@@ -33,10 +34,12 @@ pub async fn is_final(session: &Session, error: &Error) -> bool {
 ///
 /// # Errors
 /// It is in use; the source failing.
-pub async fn drop_slot(session: &Session) -> Result<()> {
-    if session.made_here().await?.slot
-        && slot::drop_slot(&session.client, &session.config.name).await?
-    {
+pub async fn drop_slot(session: &mut Session) -> Result<()> {
+    let ours = session.made_here().await?.slot;
+    let Some(ledger) = &mut session.ledger else { return Ok(()) };
+    // Whoever took the pipeline over meanwhile has a slot of the same name.
+    ledger.claim().await?;
+    if ours && slot::drop_slot(&session.client, &session.config.name).await? {
         tracing::info!(slot = session.config.name, "dropped the slot of the run before this one");
     }
     Ok(())
@@ -46,12 +49,27 @@ pub async fn drop_slot(session: &Session) -> Result<()> {
 ///
 /// # Errors
 /// The lake failing.
-pub async fn remove_files(session: &Session) -> Result<()> {
+pub async fn remove_files(session: &mut Session) -> Result<()> {
     let Some(ledger) = &session.ledger else { return Ok(()) };
+    let mut files = Vec::new();
     for table in &ledger.state().tables {
-        session.lake.remove_unpublished(&table.folder).await?;
+        files.extend(session.lake.unpublished(&table.folder).await?);
     }
-    Ok(())
+    remove_ours(session, &files).await
+}
+
+/// Removes files that were found while the pipeline was ours: whoever comes after us has others of
+/// the same kind, and a claim that succeeds after the finding proves that nobody had come.
+///
+/// # Errors
+/// [`Kind::Fenced`]: somebody has. The lake failing.
+pub async fn remove_ours(session: &mut Session, files: &[String]) -> Result<()> {
+    if files.is_empty() {
+        return Ok(());
+    }
+    session.ledger_mut()?.claim().await?;
+    failpoint::at("handoff.cleanup")?;
+    session.lake.remove(files).await
 }
 
 /// Removes what no record of the run names: dropped chunks, chunks that were in hand, files of a
@@ -60,7 +78,8 @@ pub async fn remove_files(session: &Session) -> Result<()> {
 ///
 /// # Errors
 /// The lake failing.
-pub async fn sweep(session: &Session, run: &mut Run) -> Result<()> {
+pub async fn sweep(session: &mut Session, run: &mut Run) -> Result<()> {
+    let mut orphans = Vec::new();
     for table in &mut run.tables {
         let folder = table.held.entry.folder.clone();
         let dropped = std::mem::take(&mut table.held.dropped);
@@ -69,10 +88,11 @@ pub async fn sweep(session: &Session, run: &mut Run) -> Result<()> {
         let keep = |path: &str, _| {
             files.contains(path) || (published && !dropped.iter().any(|dropped| dropped == path))
         };
-        let removed = session.lake.remove_orphans(&folder, keep).await?;
-        if removed > 0 {
-            tracing::info!(table = %table.plan, removed, "removed files of chunks that don't count");
-        }
+        orphans.extend(session.lake.orphans(&folder, keep).await?);
+    }
+    remove_ours(session, &orphans).await?;
+    if !orphans.is_empty() {
+        tracing::info!(removed = orphans.len(), "removed files of chunks that don't count");
     }
     Ok(())
 }
@@ -97,19 +117,33 @@ pub async fn give_up(session: &mut Session, error: &Error) {
     state.failure = Some(error.to_string());
     state.boundary = None;
     let state = state;
-    // By compare-and-swap, and first: if another process took the pipeline over, slot and files
-    // are its own by now.
+    // Looked at before the record, by compare-and-swap, that proves that nobody took the pipeline
+    // over until then. Whoever does so later has other files, and a slot that stands further on.
+    let mut files = Vec::new();
+    for folder in state.tables.iter().map(|table| &table.folder) {
+        match session.lake.unpublished(folder).await {
+            Ok(found) => files.extend(found),
+            Err(e) => tracing::warn!("{folder}: files of the unfinished snapshot are left: {e}"),
+        }
+    }
+    let end = catalog::insert_lsn(&session.client, session.server.in_recovery).await;
     if let Err(e) = ledger.set_state(state.clone(), &[]).await {
         tracing::warn!("the slot {name} and the copied files are left as they are: {e}");
         return;
     }
-    if let Err(e) = slot::drop_slot(&session.client, &name).await {
+    if let Err(e) = failpoint::at("handoff.cleanup") {
+        tracing::warn!("the slot {name} and the copied files are left as they are: {e}");
+        return;
+    }
+    let dropped = match end {
+        Ok(end) => slot::drop_slot_before(&session.client, &name, end).await,
+        Err(error) => Err(error),
+    };
+    if let Err(e) = dropped {
         tracing::warn!("the slot {name} could not be dropped: {e}");
     }
-    for folder in state.tables.iter().map(|table| &table.folder) {
-        if let Err(e) = session.lake.remove_unpublished(folder).await {
-            tracing::warn!("{folder}: files of the unfinished snapshot could not be removed: {e}");
-        }
+    if let Err(e) = session.lake.remove(&files).await {
+        tracing::warn!("files of the unfinished snapshot could not be removed: {e}");
     }
     let Some(ledger) = &mut session.ledger else { return };
     if let Err(e) = spool::discard(ledger, &session.lake).await {
@@ -123,13 +157,14 @@ async fn drop_publication(client: &Client, ledger: &mut Ledger, name: &str) {
     if !state.created_publication {
         return;
     }
-    match slot::drop_publication(client, name).await {
-        Ok(()) => {
-            state.created_publication = false;
-            if let Err(e) = ledger.set_state(state, &[]).await {
-                tracing::warn!("the ledger still names the publication {name}: {e}");
-            }
-        }
-        Err(e) => tracing::warn!("the publication {name} could not be dropped: {e}"),
+    // Whoever comes next uses the publication that is there. So first it is recorded, again by
+    // compare-and-swap, that it is no longer ours.
+    state.created_publication = false;
+    if let Err(e) = ledger.set_state(state, &[]).await {
+        tracing::warn!("the publication {name} is left as it is: {e}");
+        return;
+    }
+    if let Err(e) = slot::drop_publication(client, name).await {
+        tracing::warn!("the publication {name} could not be dropped: {e}");
     }
 }

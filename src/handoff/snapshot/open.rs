@@ -294,7 +294,7 @@ async fn publication(session: &mut Session, run: &Run) -> Result<PublishedNow> {
 
 /// Gives what is held to the tables found: one that is gone leaves the run, a new one joins it.
 async fn merge(
-    session: &Session,
+    session: &mut Session,
     held: Vec<Held>,
     infos: Vec<TableInfo>,
     plans: Vec<Arc<TablePlan>>,
@@ -319,7 +319,8 @@ async fn merge(
             table = format!("{}.{}", held.entry.schema, held.entry.name),
             "gone from the source, or no longer selected: it leaves the snapshot"
         );
-        session.lake.remove_unpublished(&folder).await?;
+        let files = session.lake.unpublished(&folder).await?;
+        clean::remove_ours(session, &files).await?;
     }
     Ok(tables)
 }

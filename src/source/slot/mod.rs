@@ -335,6 +335,24 @@ pub async fn drop_slot(client: &Client, name: &str) -> Result<bool> {
     }
 }
 
+/// Drops the slot if it stands at `end` or before; `false` if there is none, or one that was made
+/// later under its name. One statement, so that nobody can put another one there in between.
+///
+/// # Errors
+/// Somebody uses it, missing rights, a failing query.
+pub async fn drop_slot_before(client: &Client, name: &str, end: Lsn) -> Result<bool> {
+    let sql = "SELECT pg_catalog.pg_drop_replication_slot(s.slot_name) \
+               FROM pg_catalog.pg_replication_slots s \
+               WHERE s.slot_name = $1::text::name AND s.confirmed_flush_lsn <= $2::text::pg_lsn";
+    match client.execute(sql, &[&name, &end.to_string()]).await {
+        Ok(dropped) => Ok(dropped > 0),
+        Err(error) => match error.code().map(|c| c.code()) {
+            Some("42704") => Ok(false),
+            _ => Err(sql_error(&format!("dropping slot {name}"), error)),
+        },
+    }
+}
+
 fn in_use(slot: &SlotInfo) -> Error {
     let (name, by) = match slot.active_pid {
         Some(pid) => (&slot.name, format!("pid {pid}")),

@@ -231,6 +231,7 @@ wrong_ways! {
     batch_cut_inside_a_transaction: CutTransaction in races breaks CONTENT, WHOLE;
     new_slot_with_old_progress: TrustAnySlot in meddler breaks CONTENT, FENCE, CUT;
     slot_looked_at_once: LookAtSlotOnce in meddler breaks CONTENT, FENCE, CUT;
+    a_generation_numbered_by_the_tables_alone: NumberByTables in generations_and_zombie breaks HANDOFF;
     rows_that_vanished_kept_by_a_new_generation: KeepVanished in generations breaks CONTENT;
     tables_emptied_before_the_new_handoff: EmptyFirst in generations breaks CONTENT;
     a_new_generation_handed_off_blindly: HandoffWithoutCas in generations_and_zombie breaks CONTENT;

@@ -123,7 +123,7 @@ seen! {
         AcknowledgeBeforeFence AcknowledgeReceived
     ];
     wrong_generations_are_seen: Generations, rules::Wrong, 400_000, [
-        KeepVanished EmptyFirst HandoffWithoutCas
+        NumberByTables KeepVanished EmptyFirst HandoffWithoutCas
     ];
     wrong_resumptions_are_seen: Resumed, resume::rules::Wrong, 400_000, [
         IgnoreRowBase AboveRowBase FirstChunkWins BothChunksCount PublishBeforeMax KeepAfterRewrite

@@ -225,10 +225,21 @@ impl State {
             }
             resume => resume,
         };
-        let published = self.tables.iter().map(|table| table.generation).fold(0, u8::max);
-        let process = Process::new(self.started, self.ledger, published + 1, resume);
+        let generation = self.next_generation(rules);
+        let process = Process::new(self.started, self.ledger, generation, resume);
         if let Some(place) = self.processes.iter_mut().find(|p| !p.is_some_and(|p| p.alive())) {
             *place = Some(process);
+        }
+    }
+
+    /// Above every generation that is visible, or that another process may be publishing yet. One
+    /// that was still copying can't be published once its ledger is taken over.
+    fn next_generation(&self, rules: &Rules) -> u8 {
+        let published = self.tables.iter().map(|table| table.generation).fold(0, u8::max);
+        let copying = self.ledger.stage <= Stage::Copying;
+        match copying || rules.is(Wrong::NumberByTables) {
+            true => published + 1,
+            false => published.max(self.ledger.generation) + 1,
         }
     }
 

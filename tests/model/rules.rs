@@ -42,6 +42,8 @@ pub enum Wrong {
     LookAtSlotOnce,
     /// The ledger is taken over, and not looked at again once the tables are loaded.
     LookAtLedgerOnce,
+    /// A new generation's number is above those of the tables only.
+    NumberByTables,
     /// Rows that the new generation's snapshot does not have stay in the table.
     KeepVanished,
     /// The tables are emptied as soon as a new generation begins.

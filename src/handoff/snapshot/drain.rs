@@ -71,8 +71,9 @@ pub async fn drain(
     stretch: Stretch,
     stop: &StopSignal,
 ) -> Result<Drained> {
-    let starts: Vec<(Arc<TablePlan>, Lsn)> =
-        tables.iter().map(|table| (table.applier.plan().clone(), table.lowest)).collect();
+    // The slot leaves out what is below the stretch; the spool gives whole steps.
+    let start = |table: &Drafted| (table.applier.plan().clone(), table.lowest.max(stretch.from));
+    let starts: Vec<(Arc<TablePlan>, Lsn)> = tables.iter().map(start).collect();
     let mut cuts: Vec<Lsn> = tables
         .iter()
         .flat_map(|table| table.applier.join().map(|join| join.bases()))
@@ -81,7 +82,7 @@ pub async fn drain(
     cuts.extend(tables.iter().filter_map(|table| Some(table.counted?.base)));
     cuts.sort_unstable();
     cuts.dedup();
-    let source = start(session, stretch, &starts).await?;
+    let source = open(session, stretch, &starts).await?;
     let config = &session.config;
     let limits = Limits {
         part_bytes: PART_BYTES
@@ -159,7 +160,7 @@ pub async fn drain(
 }
 
 /// Holds the slot, and proves that it and the spool still have everything.
-async fn start(
+async fn open(
     session: &Session,
     stretch: Stretch,
     starts: &[(Arc<TablePlan>, Lsn)],

@@ -315,3 +315,38 @@ fn texts(
     }
     Ok(values)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(lsn: u64) -> Transaction {
+        Transaction { commit_lsn: Lsn::new(lsn), committed_at_us: 0 }
+    }
+
+    #[test]
+    fn a_part_on_both_sides_of_a_base_is_refused() {
+        let join = Join::new(BTreeMap::from([(0, Lsn::new(100)), (7, Lsn::new(200))]), 1 << 20);
+        assert_eq!(join.side(&[at(100), at(199)]).unwrap(), Lsn::new(100));
+        assert_eq!(join.side(&[at(200), at(900)]).unwrap(), Lsn::new(200));
+        assert!(join.side(&[at(199), at(200)]).is_err());
+        assert_eq!(join.largest(), Lsn::new(200));
+    }
+
+    #[test]
+    fn unresolved_keys_are_counted_in_bytes_and_bounded() {
+        let one = cost(b"key 1", &["1".to_owned()]);
+        let mut join = Join::new(BTreeMap::new(), 2 * one);
+        join.leave(b"key 1", vec!["1".to_owned()]);
+        join.leave(b"key 1", vec!["1".to_owned()]);
+        join.leave(b"key 2", vec!["2".to_owned()]);
+        assert_eq!((join.unresolved_len(), join.unresolved_bytes), (2, 2 * one));
+        join.resolve(b"key 1");
+        join.resolve(b"key 1");
+        assert_eq!((join.unresolved_len(), join.unresolved_bytes), (1, one));
+        join.leave(b"key 3", vec!["3".to_owned()]);
+        assert!(!join.overflowed());
+        join.leave(b"key 4", vec!["4".to_owned()]);
+        assert!(join.overflowed() && join.unresolved_len() == 0);
+    }
+}

@@ -141,14 +141,14 @@ fn positions(tables: &[Versions], fences: &Fences) -> BTreeSet<Lsn> {
     known
 }
 
-/// Whether all that shows the position had been committed by then. What a compaction committed
-/// later shows it too, and does not count.
+/// Whether all that shows the position had been committed by then. What a compaction or a
+/// takeover committed later shows it too, and does not count.
 fn committed_by(tables: &[Versions], generation: u64, lsn: Lsn, time: DateTime<Utc>) -> bool {
     let mut there = false;
     let all = tables.iter().flat_map(|table| &table.versions).all(|version| {
         let other = version.generation != Some(generation)
             || version.applied != Some(lsn)
-            || version.kind == VersionKind::Compaction;
+            || matches!(version.kind, VersionKind::Compaction | VersionKind::Takeover);
         let committed = version.committed_at.as_deref().and_then(|at| at.parse().ok());
         let before = committed.is_some_and(|at: DateTime<Utc>| at <= time);
         there |= !other;

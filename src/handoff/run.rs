@@ -120,7 +120,7 @@ impl Run<'_> {
     }
 
     async fn attempt(&mut self) -> Result<Lsn> {
-        let mut session = open(self.config, self.stop).await?;
+        let Some(mut session) = open(self.config, self.stop).await? else { return Ok(Lsn::ZERO) };
         if let (Some(ours), Some(ledger)) = (self.owner.as_deref(), &session.ledger)
             && !ledger.was_owned_by(ours)
         {
@@ -279,18 +279,18 @@ impl Run<'_> {
     }
 }
 
-/// A session whose lake is waited for no longer once a stop is asked for.
-async fn open(config: &Config, stop: &StopSignal) -> Result<Session> {
+/// A session whose lake is waited for no longer once a stop is asked for; none if that came first.
+async fn open(config: &Config, stop: &StopSignal) -> Result<Option<Session>> {
     let session = tokio::select! {
         session = Session::open(config) => session?,
-        () = stop.requested() => return Err(Error::failed("stopped before anything was done")),
+        () = stop.requested() => return Ok(None),
     };
     let (patience, stop) = (session.lake.patience().clone(), stop.clone());
     tokio::spawn(async move {
         stop.requested().await;
         patience.end();
     });
-    Ok(session)
+    Ok(Some(session))
 }
 
 /// The message without its next step, for a line of the log.

@@ -24,8 +24,9 @@ use support::database::TestDb;
 use support::servers::usual;
 
 /// Points that no run here passes, and why.
-const ELSEWHERE: [(&str, &str); 13] = [
+const ELSEWHERE: [(&str, &str); 14] = [
     ("handoff.apart", "in the deliberately wrong snapshot only; tests/handoff.rs"),
+    ("stream.timeline", "when a standby was promoted; tests/identity.rs"),
     ("compaction.written", COMPACTION),
     ("compaction.done", COMPACTION),
     ("compaction.commit.before", COMPACTION),

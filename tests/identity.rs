@@ -25,7 +25,8 @@ use tidegate::position::Lsn;
 struct Untouched {
     slots: Vec<Vec<Option<String>>>,
     publications: Vec<Vec<Option<String>>>,
-    lake: BTreeMap<PathBuf, (u64, SystemTime)>,
+    /// Without the ledger, which notes who looked last.
+    tables: BTreeMap<PathBuf, (u64, SystemTime)>,
     rows: Vec<Vec<Option<String>>>,
 }
 
@@ -36,14 +37,15 @@ fn untouched(site: &Site, sql: &mut Sql) -> Untouched {
              FROM pg_replication_slots WHERE NOT temporary",
         ),
         publications: sql.rows("SELECT pubname, xmin FROM pg_publication"),
-        lake: files(site.lake.path()),
+        tables: files(site.lake.path()),
         rows: lake_rows(site),
     }
 }
 
 fn files(folder: &Path) -> BTreeMap<PathBuf, (u64, SystemTime)> {
     let mut found = BTreeMap::new();
-    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+    let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
+    for entry in entries.filter(|entry| entry.file_name() != "_tidegate") {
         let (path, data) = (entry.path(), entry.metadata().unwrap());
         match data.is_dir() {
             true => found.extend(files(&path)),

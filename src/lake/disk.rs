@@ -21,6 +21,7 @@ macro_rules! step {
         }
         #[cfg(not(feature = "failpoints"))]
         {
+            let _ = $path;
             $act
         }
     }};

@@ -77,7 +77,7 @@ impl Retention {
         let ledger = session.ledger_mut()?;
         let state = spool::announce(ledger, self.base).await?;
         let steps = spool::steps(ledger, &state).await?;
-        spool::remove_orphans(&lake, &state, &steps).await?;
+        spool::remove_orphans(&lake, ledger, &state, &steps).await?;
         let config = &session.config;
         let settings = Settings {
             source: session.source.clone(),

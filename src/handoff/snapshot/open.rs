@@ -33,7 +33,12 @@ pub async fn announce(session: &mut Session) -> Result<Run> {
     let plans = session.plans(&infos, &types)?;
     clean::remove_files(session).await?;
     let mut tables = Vec::with_capacity(plans.len());
-    let mut generation = 1;
+    // Above one whose tables may still be published by a process that does not know it was taken
+    // over; one that was still copying can't be.
+    let mut generation = match session.ledger.as_ref().map(|ledger| ledger.state()) {
+        Some(state) if matches!(state.phase, Phase::Publish | Phase::Live) => state.generation + 1,
+        _ => 1,
+    };
     for (info, plan) in infos.into_iter().zip(plans) {
         let published = published(session, &plan).await?;
         if let Some(table) = &published {

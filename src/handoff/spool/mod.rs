@@ -217,12 +217,25 @@ pub async fn discard(ledger: &mut Ledger, lake: &Lake) -> Result<()> {
 
 /// Removes the files that no record names: what a step left that was never completed.
 ///
+/// They are found first, and the ledger is claimed between: a process that took the run over has
+/// files of its own there, already acknowledged to the slot.
+///
 /// # Errors
-/// The store fails.
-pub async fn remove_orphans(lake: &Lake, spool: &SpoolState, steps: &[Step]) -> Result<()> {
+/// Fenced: somebody took the pipeline over. The store fails.
+pub async fn remove_orphans(
+    lake: &Lake,
+    ledger: &mut Ledger,
+    spool: &SpoolState,
+    steps: &[Step],
+) -> Result<()> {
     let known: std::collections::HashSet<&str> =
         steps.iter().flat_map(|step| &step.files).map(|file| file.name.as_str()).collect();
-    let removed = remove(lake, &spool.run, |name| !known.contains(name)).await?;
+    let found = list(lake, &spool.run, |name| !known.contains(name)).await?;
+    if found.is_empty() {
+        return Ok(());
+    }
+    ledger.claim().await?;
+    let removed = delete(lake, &spool.run, found).await?;
     if removed > 0 {
         tracing::info!(files = removed, "removed files of the spool that no record names");
     }
@@ -231,16 +244,26 @@ pub async fn remove_orphans(lake: &Lake, spool: &SpoolState, steps: &[Step]) -> 
 
 /// Removes those files of a run's folder whose name is chosen; gives their number.
 async fn remove(lake: &Lake, run: &str, chosen: impl Fn(&str) -> bool) -> Result<usize> {
+    let found = list(lake, run, chosen).await?;
+    delete(lake, run, found).await
+}
+
+/// Those files of a run's folder whose name is chosen.
+async fn list(lake: &Lake, run: &str, chosen: impl Fn(&str) -> bool) -> Result<Vec<Path>> {
     let folder = folder(run);
-    let failed = |e| crate::lake::store_error(format!("removing files of {folder}"), e);
-    let store = lake.store();
-    let found: Vec<Path> = store
+    lake.store()
         .list(Some(&Path::from(folder.as_str())))
         .map_ok(|object| object.location)
         .try_filter(|at| std::future::ready(at.filename().is_some_and(&chosen)))
         .try_collect()
         .await
-        .map_err(failed)?;
+        .map_err(|e| crate::lake::store_error(format!("listing {folder}"), e))
+}
+
+async fn delete(lake: &Lake, run: &str, found: Vec<Path>) -> Result<usize> {
+    let folder = folder(run);
+    let failed = |e| crate::lake::store_error(format!("removing files of {folder}"), e);
+    let store = lake.store();
     let count = found.len();
     let mut gone = store.delete_stream(futures::stream::iter(found.into_iter().map(Ok)).boxed());
     while let Some(answer) = gone.next().await {

@@ -20,7 +20,7 @@ DEMO ?=
 
 # A program that judges terraform/ without a registry of providers, where one is given; without it
 # Terraform fetches the providers.
-TIDEGATE_TERRAFORM_CHECK ?= $(wildcard ../shared/tools/terraform-stub/check)
+TIDEGATE_TERRAFORM_CHECK ?= $(firstword $(wildcard ../*/tools/terraform-*/check))
 export TIDEGATE_TERRAFORM_CHECK
 
 .PHONY: help demo test chaos crossing bench bench-quick setup lint build dist check-deploy clean-cache
@@ -47,12 +47,15 @@ setup:
 
 # The test build itself goes through clippy's driver, so that the dependencies are compiled once;
 # `cargo clippy` would compile them a second time. Cargo.toml's [lints] make every finding an error.
+# What is released has no failpoints: so the program is built without them too. As a test it shares
+# the dependencies (`cargo build` has some with other features), and nothing is run.
 CLIPPY = RUSTC_WORKSPACE_WRAPPER="$$(rustc --print sysroot)/bin/clippy-driver"
 
 lint:
 	@echo "== format"
 	@$(CARGO) fmt --check
 	@echo "== build, with clippy's lints"
+	@$(CLIPPY) $(CARGO) test --no-run --locked --bin tidegate
 	@$(CLIPPY) $(CARGO) test --no-run --locked --features failpoints
 
 # What needs no build comes first: it shows at once.

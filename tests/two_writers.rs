@@ -4,6 +4,7 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,8 +15,9 @@ use support::deltalog;
 use support::pause::Pause;
 use support::pipeline::Pipeline;
 use support::program::{Finished, Running, Tidegate};
+use support::proxy::{Mode, Proxy};
 use support::s3;
-use support::servers::usual;
+use support::servers::{client_program, usual};
 use support::{PATIENCE, wait_until};
 
 /// How long a process may be silent before it is taken over, in these tests.
@@ -100,7 +102,7 @@ fn a_second_process_is_refused_while_the_first_streams() {
         active_slots(&pipeline) == "1"
     });
     let before = visible(&deltalog::local(pipeline.lake.path())).len();
-    refused(&pipeline, "another process is streaming");
+    refused(&pipeline, "is alive: process");
     // Nor may it begin a new generation, or take the slot away.
     for arguments in [&["run", "--resnapshot"][..], &["teardown", "--yes"]] {
         let finished = pipeline.command(arguments).finish();
@@ -158,6 +160,75 @@ fn a_second_process_is_refused_while_the_first_tries_to_come_back() {
     drop(first);
     pipeline.run_to_now();
     settled(&pipeline);
+}
+
+/// The server hears nothing of a machine that lost its power, and holds the slot for it.
+#[test]
+fn a_slot_that_the_server_holds_for_a_dead_machine_is_waited_for() {
+    let pipeline = pipeline("power_lost");
+    pipeline
+        .sql()
+        .run(&format!("ALTER DATABASE {} SET wal_sender_timeout = '6s'", pipeline.db.name()));
+    pipeline.run().succeed();
+    let proxy = Proxy::to(pipeline.db.server().port());
+    let far = proxy.url(pipeline.db.name());
+    let mut first = pipeline.command(&["run"]).env("TIDEGATE_SOURCE", far).start();
+    wait_until("the stream", PATIENCE, || {
+        assert!(!first.has_ended(), "{}", first.output());
+        active_slots(&pipeline) == "1"
+    });
+    proxy.set(Mode::BlackHole);
+    drop(first.kill9());
+    assert_eq!(active_slots(&pipeline), "1", "the server knows that its client is gone");
+    change(&pipeline, 1);
+    let finished = pipeline.run().succeed();
+    assert!(finished.stderr.contains("wal_sender_timeout"), "{}", finished.stderr);
+    settled(&pipeline);
+    // A stop does not wait with it.
+    proxy.set(Mode::Pass);
+    let far = proxy.url(pipeline.db.name());
+    let mut first = pipeline.command(&["run"]).env("TIDEGATE_SOURCE", far).start();
+    wait_until("the stream", PATIENCE, || {
+        assert!(!first.has_ended(), "{}", first.output());
+        active_slots(&pipeline) == "1"
+    });
+    proxy.set(Mode::BlackHole);
+    drop(first.kill9());
+    let mut waiting = pipeline.follow();
+    wait_until("the wait for the slot", PATIENCE, || {
+        assert!(!waiting.has_ended(), "{}", waiting.output());
+        waiting.stderr().contains("waiting for up to")
+    });
+    waiting.signal("TERM");
+    waiting.finish().expect_code(0);
+}
+
+/// A client that is none of ours has no lease; what it confirms shows that it is alive.
+#[test]
+fn a_stranger_who_streams_from_the_slot_is_seen_to_be_alive() {
+    let pipeline = pipeline("stranger_streams");
+    pipeline.run().succeed();
+    let name = pipeline.db.name();
+    let mut stranger = Command::new(client_program(pipeline.db.server(), "pg_recvlogical"))
+        .args(["--start", "--file", "/dev/null", "--status-interval", "1", "--slot", name])
+        .args(["--option", "proto_version=1", "--option"])
+        .arg(format!("publication_names={name}"))
+        .args(["--dbname", &pipeline.db.url()])
+        .spawn()
+        .unwrap();
+    wait_until("the stranger to stream", PATIENCE, || {
+        assert!(stranger.try_wait().unwrap().is_none(), "pg_recvlogical ended");
+        active_slots(&pipeline) == "1"
+    });
+    let before = visible(&deltalog::local(pipeline.lake.path()));
+    let refused = pipeline.run().finish();
+    let new_generation = pipeline.run().arg("--resnapshot").finish();
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+    for finished in [refused, new_generation] {
+        refused_with(finished, "another process is streaming");
+    }
+    assert_eq!(visible(&deltalog::local(pipeline.lake.path())), before);
 }
 
 #[test]

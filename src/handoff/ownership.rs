@@ -4,6 +4,10 @@
 //! On one host with one state folder a lock tells it at once: the operating system gives it back
 //! when its process ends, however it ends. From elsewhere the slot and the lease tell.
 //!
+//! A slot that is in use proves nothing yet: of a machine that lost its power, or its network, the
+//! server learns only when `wal_sender_timeout` is over. So a slot whose holder gives no sign of
+//! life is waited for that long.
+//!
 //! The order matters. First it is known that the owner before is not alive (the slot is not in use,
 //! and its lease is gone or silent), then the ledger is claimed, and only then is anything else
 //! touched: files, slot, publication, tables. Whoever was the owner until then fails at its next
@@ -12,6 +16,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
+use std::time::{Duration, Instant};
 
 use crate::config::Config;
 use crate::error::{Error, Kind, Result};
@@ -23,9 +28,17 @@ use crate::lake::lease::{self, Before};
 use crate::lake::sweep;
 use crate::lake::{Lake, LakeTable, Lease, Ledger, Phase};
 use crate::observe::stop::StopSignal;
+use crate::source::slot;
 
 /// A table that its last owner goes on writing to at this very moment is looked at again so often.
 const TRIES: u32 = 5;
+/// The slot is looked at so often while it is waited for.
+const SLOT_PAUSE: Duration = Duration::from_millis(200);
+/// The server ends a silent stream when it next looks, some time after `wal_sender_timeout`.
+const SENDER_GRACE: Duration = Duration::from_secs(5);
+/// Changes of what the server shows of a slot's holder that prove it to be alive. What it had said
+/// before it died may still be read, and is one.
+const SIGNS: u32 = 2;
 
 /// This process works on the pipeline, alone.
 pub struct Ownership {
@@ -68,16 +81,26 @@ fn lock(session: &Session) -> Result<File> {
     Ok(file)
 }
 
-/// Takes the pipeline over. What the session knew of ledger and tables is read again.
+/// Takes the pipeline over. What the session knew of ledger and tables is read again. None if a
+/// stop was asked for first.
 ///
 /// # Errors
 /// [`Kind::Fenced`]: the owner is alive, or somebody else was faster. Source or lake failing.
-pub async fn take(session: &mut Session) -> Result<Ownership> {
+pub async fn take(session: &mut Session, stop: &StopSignal) -> Result<Option<Ownership>> {
     let lock = lock(session)?;
     let owner = session.ledger.as_ref().and_then(Ledger::holder).map(str::to_owned);
     let silent_after = session.config.limits.takeover_after;
     let name = &session.config.name;
-    let lease = Lease::take(&session.lake, name, owner.as_deref(), silent_after).await?;
+    let (watched, ()) = tokio::select! {
+        known = async {
+            tokio::try_join!(
+                lease::watch(&session.lake, name, owner.as_deref()),
+                wait_for_slot(session),
+            )
+        } => known?,
+        () = stop.requested() => return Ok(None),
+    };
+    let lease = Lease::take(&session.lake, name, owner.as_deref(), watched, silent_after).await?;
     // Watching took a while, or the owner went on until it ended.
     session.ledger = Ledger::open(&session.lake).await?;
     failpoint::at("handoff.claim.before")?;
@@ -95,28 +118,56 @@ pub async fn take(session: &mut Session) -> Result<Ownership> {
         }
     }
     tokio::spawn(sweep::sweep(session.lake.clone()));
-    Ok(Ownership { lease, _lock: lock })
+    Ok(Some(Ownership { lease, _lock: lock }))
+}
+
+/// Waits until nobody has the slot, as long as the server may take to notice that its client is
+/// gone. A slot of another database is not waited for: it is none of ours.
+///
+/// # Errors
+/// [`Kind::Fenced`]: its holder is alive, or still has it. The source failing.
+async fn wait_for_slot(session: &Session) -> Result<()> {
+    let (client, name) = (&session.client, &session.config.name);
+    let Some(mut known) = slot::holder(client, name).await? else { return Ok(()) };
+    let limits = &session.config.limits;
+    let patience = match slot::sender_timeout(client).await? {
+        Some(timeout) => (timeout + SENDER_GRACE).min(limits.retry_for),
+        None => limits.takeover_after,
+    };
+    let by = known.pid.map_or_else(|| "a process".to_owned(), |pid| format!("process {pid}"));
+    tracing::info!(
+        "the slot {name} is held by {by} of the server; if its client is gone, the server notices \
+         within wal_sender_timeout: waiting for up to {} s",
+        patience.as_secs_f32()
+    );
+    let (began, mut signs) = (Instant::now(), 0);
+    while began.elapsed() < patience && signs < SIGNS {
+        tokio::time::sleep(SLOT_PAUSE).await;
+        let Some(now) = slot::holder(client, name).await? else { return Ok(()) };
+        if now != known {
+            signs += 1;
+            known = now;
+        }
+    }
+    Err(Error::from(Refusal::SlotInUse).at(format!("slot {name}")))
 }
 
 /// As [`take`], before a new generation takes the place of all tables.
 ///
 /// # Errors
-/// As [`take`]; somebody streams from the slot.
+/// As [`take`].
 pub async fn take_for_new_generation(
     session: &mut Session,
     stop: &StopSignal,
-) -> Result<Ownership> {
-    if session.slot().await?.is_some_and(|slot| slot.active) {
-        return Err(Error::from(Refusal::SlotInUse).at(format!("slot {}", session.config.name)));
-    }
-    let ours = take(session).await?;
+) -> Result<Option<Ownership>> {
+    let Some(ours) = take(session, stop).await? else { return Ok(None) };
     let publishing = session.ledger.as_ref().is_some_and(|l| l.state().phase == Phase::Publish);
     if publishing && ours.lease.before() == Before::Silent {
         // A table that does not exist yet has no version to take. So what the silent one may still
         // publish is published first.
         snapshot::continue_publishing(session, stop).await?;
     }
-    Ok(ours)
+    Ok(Some(ours))
 }
 
 /// Makes a version of a table, if it is one of this pipeline.

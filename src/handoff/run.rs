@@ -144,10 +144,19 @@ impl Run<'_> {
         let fence =
             |session: &Session| session.ledger.as_ref().and_then(Ledger::fence).map(|f| f.lsn);
         let mut resume = session.resume(fence(session).unwrap_or_default()).await?;
-        if self.ours.is_none() && self.new_generation {
-            self.ours = Some(ownership::take_for_new_generation(session, self.stop).await?);
-        } else if self.ours.is_none() && !matches!(resume, Resume::Refuse(_)) {
-            self.ours = Some(ownership::take(session).await?);
+        if self.ours.is_none() {
+            let ours = match &resume {
+                _ if self.new_generation => {
+                    ownership::take_for_new_generation(session, self.stop).await?
+                }
+                // It may be free as soon as the server notices that its client is gone.
+                Resume::Refuse(refusal) if *refusal != Refusal::SlotInUse => None,
+                _ => ownership::take(session, self.stop).await?,
+            };
+            self.ours = ours;
+            if self.ours.is_none() && self.stop.is_set() {
+                return Ok(Lsn::ZERO);
+            }
         }
         // Looked at again: before, we were not alone.
         if self.ours.is_some() {
@@ -404,9 +413,9 @@ fn nudge(session: &Session, target: Target) -> tokio::task::JoinHandle<()> {
 /// The slot is in use, or rights are missing.
 pub async fn teardown(config: &Config) -> Result<Vec<String>> {
     let mut session = Session::open(config).await?;
-    let ours = ownership::take(&mut session).await?;
+    let ours = ownership::take(&mut session, &StopSignal::manual()).await?;
     let result = drop_what_is_ours(&mut session).await;
-    ownership::end(config, Some(ours), result).await
+    ownership::end(config, ours, result).await
 }
 
 async fn drop_what_is_ours(session: &mut Session) -> Result<Vec<String>> {

@@ -68,6 +68,16 @@ struct Beat {
     silent_after_ms: u64,
 }
 
+impl Beat {
+    fn who(&self) -> String {
+        format!("process {} on {}, since {}", self.pid, self.host, self.since)
+    }
+
+    fn silent_after(&self) -> Duration {
+        Duration::from_millis(self.silent_after_ms).min(LONGEST)
+    }
+}
+
 /// What became of the owner before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Before {
@@ -75,6 +85,20 @@ pub enum Before {
     Gone,
     /// It gave no sign of life: it may still wake up.
     Silent,
+}
+
+/// An owner that was watched, and is not alive.
+#[derive(Debug)]
+pub struct Watched {
+    before: Before,
+    /// What it had said last, if it may still wake up.
+    last: Option<Beat>,
+}
+
+impl Watched {
+    fn gone() -> Watched {
+        Watched { before: Before::Gone, last: None }
+    }
 }
 
 /// This process is alive. It says so until this is dropped.
@@ -107,21 +131,25 @@ fn path_of(holder: &str) -> String {
 }
 
 impl Lease {
-    /// Waits until it is known that `owner`, which the ledger names, is not alive, then says that
-    /// this process is. Claim the ledger right after.
+    /// Says that this process is alive, after `owner`, which the ledger names, was [`watch`]ed.
+    /// Claim the ledger right after.
     ///
     /// # Errors
-    /// [`Kind::Fenced`]: the owner is alive. The store fails.
+    /// [`Kind::Fenced`]: the owner has woken up since. The store fails.
     pub async fn take(
         lake: &Lake,
         pipeline: &str,
         owner: Option<&str>,
+        watched: Watched,
         silent_after: Duration,
     ) -> Result<Lease> {
-        let before = match owner.filter(|owner| *owner != holder()) {
-            Some(owner) => watch(lake, pipeline, owner).await?,
-            None => Before::Gone,
-        };
+        let Watched { before, last } = watched;
+        if let (Some(owner), Some(last)) = (owner, last)
+            && let Some(now) = look(lake, owner).await?
+            && now != last
+        {
+            return Err(alive(pipeline, &now));
+        }
         let mut beat = Beat {
             format: 1,
             pipeline: pipeline.to_owned(),
@@ -200,15 +228,19 @@ async fn look(lake: &Lake, owner: &str) -> Result<Option<Beat>> {
     }))
 }
 
-/// Watches until it is known whether the owner is alive.
-async fn watch(lake: &Lake, pipeline: &str, owner: &str) -> Result<Before> {
-    let Some(first) = look(lake, owner).await? else { return Ok(Before::Gone) };
+/// Watches until it is known that `owner`, which the ledger names, is not alive.
+///
+/// # Errors
+/// [`Kind::Fenced`]: it is. The store fails.
+pub async fn watch(lake: &Lake, pipeline: &str, owner: Option<&str>) -> Result<Watched> {
+    let Some(owner) = owner.filter(|owner| *owner != holder()) else { return Ok(Watched::gone()) };
+    let Some(first) = look(lake, owner).await? else { return Ok(Watched::gone()) };
     if first.process.as_ref().is_some_and(has_died) {
         tracing::info!("process {} on this host died without a word; going on after it", first.pid);
-        return Ok(Before::Gone);
+        return Ok(Watched::gone());
     }
-    let time = Duration::from_millis(first.silent_after_ms).min(LONGEST);
-    let who = format!("process {} on {}, since {}", first.pid, first.host, first.since);
+    let time = first.silent_after();
+    let who = first.who();
     tracing::info!(
         "the pipeline {pipeline} is owned by {who}; if it gives no sign of life for {} s it is taken over",
         time.as_secs_f32()
@@ -220,25 +252,24 @@ async fn watch(lake: &Lake, pipeline: &str, owner: &str) -> Result<Before> {
         let before = Instant::now();
         tokio::time::sleep(pause).await;
         match look(lake, owner).await? {
-            None => return Ok(Before::Gone),
-            Some(now) if now != first => {
-                return Err(Error::new(
-                    Kind::Fenced,
-                    format!("another tidegate of the pipeline {pipeline} is alive: {who}"),
-                )
-                .next(format!(
-                    "leave it to that process, or end it; one that died without a word is taken over after {} s",
-                    time.as_secs_f32()
-                )));
-            }
+            None => return Ok(Watched::gone()),
+            Some(now) if now != first => return Err(alive(pipeline, &now)),
             Some(_) => quiet += before.elapsed().min(pause * 3),
         }
         if first.process.as_ref().is_some_and(has_died) {
-            return Ok(Before::Gone);
+            return Ok(Watched::gone());
         }
     }
     tracing::warn!("{who} gave no sign of life for {} s: taking over", time.as_secs_f32());
-    Ok(Before::Silent)
+    Ok(Watched { before: Before::Silent, last: Some(first) })
+}
+
+fn alive(pipeline: &str, beat: &Beat) -> Error {
+    let what = format!("another tidegate of the pipeline {pipeline} is alive: {}", beat.who());
+    Error::new(Kind::Fenced, what).next(format!(
+        "leave it to that process, or end it; one that died without a word is taken over after {} s",
+        beat.silent_after().as_secs_f32()
+    ))
 }
 
 fn host() -> String {
@@ -328,7 +359,7 @@ mod tests {
     #[tokio::test]
     async fn who_is_alive_is_not_taken_over_and_who_is_silent_is() {
         let (_dir, lake) = lake();
-        assert_eq!(watch(&lake, "p", "a").await.unwrap(), Before::Gone);
+        assert_eq!(watch(&lake, "p", Some("a")).await.unwrap().before, Before::Gone);
         lake.put(&path_of("a"), beat(None, 1)).await.unwrap();
         let (other, ending) = (lake.clone(), Arc::new(Notify::new()));
         let end = ending.clone();
@@ -341,14 +372,20 @@ mod tests {
                 other.put(&path_of("a"), beat(None, n)).await.unwrap();
             }
         });
-        let error = watch(&lake, "p", "a").await.unwrap_err();
+        let error = watch(&lake, "p", Some("a")).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Fenced);
         assert!(error.to_string().contains("process 7 on elsewhere, since then"), "{error}");
         ending.notify_one();
         beating.await.unwrap();
         let began = Instant::now();
-        assert_eq!(watch(&lake, "p", "a").await.unwrap(), Before::Silent);
+        let silent = watch(&lake, "p", Some("a")).await.unwrap();
+        assert_eq!(silent.before, Before::Silent);
         assert!(began.elapsed() >= Duration::from_millis(300));
+        // It wakes up before anybody took its place.
+        lake.put(&path_of("a"), beat(None, 1_000_000)).await.unwrap();
+        let short = Duration::from_millis(200);
+        let error = Lease::take(&lake, "p", Some("a"), silent, short).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Fenced);
         lake.put(&path_of("a"), "{".into()).await.unwrap();
         assert!(look(&lake, "a").await.unwrap().is_some_and(|beat| beat.format == 0));
     }
@@ -366,14 +403,16 @@ mod tests {
         assert!(has_died(&alive));
         lake.put(&path_of("a"), beat(Some(alive), 1)).await.unwrap();
         let began = Instant::now();
-        assert_eq!(watch(&lake, "p", "a").await.unwrap(), Before::Gone);
+        assert_eq!(watch(&lake, "p", Some("a")).await.unwrap().before, Before::Gone);
         assert!(began.elapsed() < Duration::from_millis(250));
     }
 
     #[tokio::test]
     async fn a_lease_is_left_and_removed() {
         let (_dir, lake) = lake();
-        let lease = Lease::take(&lake, "p", None, Duration::from_millis(200)).await.unwrap();
+        let lease = Lease::take(&lake, "p", None, Watched::gone(), Duration::from_millis(200))
+            .await
+            .unwrap();
         let first = look(&lake, holder()).await.unwrap().unwrap();
         let mut now = first.clone();
         while now == first {

@@ -144,7 +144,12 @@ fn pump(shared: &Shared, way: Way, mut from: TcpStream, mut to: TcpStream, swall
             }
             _ => buffer.len(),
         };
-        let read = match from.read(&mut buffer[..room]) {
+        let read = from.read(&mut buffer[..room]);
+        // What was read before the mode changed is in the hole too, and so is an end.
+        if shared.mode() == Mode::BlackHole {
+            continue;
+        }
+        let read = match read {
             Ok(0) => break,
             Ok(read) => read,
             Err(e)
@@ -157,10 +162,6 @@ fn pump(shared: &Shared, way: Way, mut from: TcpStream, mut to: TcpStream, swall
             }
             Err(_) => break,
         };
-        // What was read before the mode changed is in the hole too.
-        if shared.mode() == Mode::BlackHole {
-            continue;
-        }
         let now = shared.era.load(Ordering::SeqCst);
         if now != era {
             (era, carried) = (now, 0);

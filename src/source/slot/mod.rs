@@ -11,6 +11,8 @@ pub use publication::{
     ensure_publication, problems, publication_info,
 };
 
+use std::time::Duration;
+
 use crate::source::client::Client;
 use serde::Deserialize;
 
@@ -304,6 +306,53 @@ async fn slots(client: &Client, condition: &str, value: &str) -> Result<Vec<Slot
 /// A failing query.
 pub async fn slot_info(client: &Client, name: &str) -> Result<Option<SlotInfo>> {
     Ok(slots(client, "s.slot_name = $1", name).await?.pop())
+}
+
+/// What the server shows of whoever holds a slot. It stays as it is once the client is gone and the
+/// server has not noticed yet; a client that is well makes it change every few seconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The server's process, if it says which.
+    pub pid: Option<i32>,
+    /// How far the client has confirmed.
+    pub confirmed: Lsn,
+    /// When it was heard of last, where our role may see that (`pg_read_all_stats`).
+    pub heard: Option<String>,
+}
+
+/// Who holds the slot `name` for changes of this database; `None` if nobody does.
+///
+/// # Errors
+/// A failing query.
+pub async fn holder(client: &Client, name: &str) -> Result<Option<Holder>> {
+    let sql = "SELECT s.active_pid, s.confirmed_flush_lsn::text, r.reply_time::text
+        FROM pg_catalog.pg_replication_slots s
+        LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid
+        WHERE s.slot_name = $1 AND s.active AND s.database = current_database()";
+    let rows = client.query(sql, &[&name]).await;
+    let rows = rows.map_err(|e| sql_error("looking at who holds the slot", e))?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let confirmed: Option<String> = field(row, 1)?;
+    let confirmed = confirmed.map(|text| text.parse()).transpose();
+    Ok(Some(Holder {
+        pid: field(row, 0)?,
+        confirmed: confirmed
+            .map_err(|e| Error::failed("the slot has an unknown position").because(e))?
+            .unwrap_or(Lsn::ZERO),
+        heard: field(row, 2)?,
+    }))
+}
+
+/// After how long without a word the server ends a stream to us; `None` is never.
+///
+/// # Errors
+/// A failing query.
+pub async fn sender_timeout(client: &Client) -> Result<Option<Duration>> {
+    let sql = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'";
+    let row = client.query_one(sql, &[]).await;
+    let row = row.map_err(|e| sql_error("reading wal_sender_timeout", e))?;
+    let ms = field::<&str>(&row, 0)?.parse().ok().filter(|ms| *ms > 0);
+    Ok(ms.map(Duration::from_millis))
 }
 
 /// The slots of this database whose names begin with `prefix`.

@@ -9,6 +9,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 
 use support::database::{Sql, TestDb};
+use support::deltalog;
 use support::judge::{self, Engine};
 use support::pause::Pause;
 use support::pipeline::Pipeline;
@@ -515,6 +516,36 @@ fn a_crash_at_any_step_of_boundary_drain_reread_and_publication_is_made_good() {
     assert_eq!(base("d"), base("e"), "the tables were published at two positions");
     assert_eq!(pipeline.status()["base"], base("d"));
     assert!(rereads(&pipeline) >= 3);
+}
+
+/// Somebody asked for a new generation once. Whatever was dropped for it by then, the next start goes
+/// on with it by itself.
+#[test]
+fn a_new_generation_that_was_killed_as_it_began_is_begun_by_the_next_plain_run() {
+    for point in ["handoff.dropped", "handoff.cleanup", "handoff.announced"] {
+        let name = format!("again_{}", point.trim_start_matches("handoff."));
+        let pipeline = Pipeline::new(TestDb::new(usual(), &name));
+        pipeline.sql().run(&two_chunks("d", ""));
+        pipeline.sql().run("ALTER TABLE d ADD PRIMARY KEY (id)");
+        let again = || pipeline.run().arg("--resnapshot").failpoint(point, "1*crash").finish();
+        // Its files are recorded, and none of them is published yet.
+        pipeline.run().failpoint("handoff.publish.before", "1*crash").finish().expect_signal();
+        again().expect_signal();
+        pipeline.run().succeed();
+        let lake = deltalog::local(pipeline.lake.path());
+        assert_eq!(deltalog::orphans(&lake), BTreeSet::new(), "{point}: files are left");
+        pipeline.sql().run("DELETE FROM d WHERE id = 1");
+        let generation = pipeline.status()["generation"].as_u64();
+        // Nothing is there to clean up behind a generation that lives.
+        if point != "handoff.cleanup" {
+            again().expect_signal();
+            pipeline.sql().run("DELETE FROM d WHERE id = 2");
+            pipeline.run().succeed();
+            assert_eq!(pipeline.status()["generation"].as_u64(), generation.map(|g| g + 1));
+        }
+        pipeline.run_to_now();
+        pipeline.assert_equal();
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use deltalake::logstore::{LogStoreRef, StorageConfig, default_logstore};
-use futures::{StreamExt, TryStreamExt};
+use futures::TryStreamExt;
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
@@ -180,12 +180,28 @@ impl Lake {
     /// # Errors
     /// Transient where trying again can help.
     pub async fn first_file(&self, folder: &str) -> Result<Option<String>> {
-        let mut found = self.inner.store.list(Some(&Path::from(folder)));
-        match found.next().await {
-            None => Ok(None),
-            Some(Ok(object)) => Ok(Some(object.location.to_string())),
-            Some(Err(e)) => Err(store_error(format!("listing {folder}"), e)),
+        self.first_file_beside(folder, &[]).await
+    }
+
+    /// The first file found below a folder that is none of `known`.
+    ///
+    /// # Errors
+    /// Transient where trying again can help.
+    pub async fn first_file_beside(
+        &self,
+        folder: &str,
+        known: &[String],
+    ) -> Result<Option<String>> {
+        let mut listed = self.inner.store.list(Some(&Path::from(folder)));
+        while let Some(object) =
+            listed.try_next().await.map_err(|e| store_error(format!("listing {folder}"), e))?
+        {
+            let path = object.location.to_string();
+            if !known.contains(&path) {
+                return Ok(Some(path));
+            }
         }
+        Ok(None)
     }
 
     /// The data files of a snapshot that was never published. Of a folder with a Delta log none:

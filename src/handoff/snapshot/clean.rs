@@ -30,32 +30,30 @@ pub async fn is_final(session: &Session, error: &Error) -> bool {
     }
 }
 
-/// Removes the slot of an earlier run or generation, if we made it.
+/// Removes the slot of an earlier run or generation, which must be ours.
 ///
 /// # Errors
 /// It is in use; the source failing.
 pub async fn drop_slot(session: &mut Session) -> Result<()> {
-    let ours = session.made_here().await?.slot;
-    let Some(ledger) = &mut session.ledger else { return Ok(()) };
     // Whoever took the pipeline over meanwhile has a slot of the same name.
-    ledger.claim().await?;
-    if ours && slot::drop_slot(&session.client, &session.config.name).await? {
+    session.ledger_mut()?.claim().await?;
+    if slot::drop_slot(&session.client, &session.config.name).await? {
         tracing::info!(slot = session.config.name, "dropped the slot of the run before this one");
     }
     Ok(())
 }
 
-/// Removes the files of a run that was never published.
+/// The files of a run that was never published.
 ///
 /// # Errors
 /// The lake failing.
-pub async fn remove_files(session: &mut Session) -> Result<()> {
-    let Some(ledger) = &session.ledger else { return Ok(()) };
+pub async fn left_files(session: &Session) -> Result<Vec<String>> {
+    let Some(ledger) = &session.ledger else { return Ok(Vec::new()) };
     let mut files = Vec::new();
     for table in &ledger.state().tables {
         files.extend(session.lake.unpublished(&table.folder).await?);
     }
-    remove_ours(session, &files).await
+    Ok(files)
 }
 
 /// Removes files that were found while the pipeline was ours: whoever comes after us has others of

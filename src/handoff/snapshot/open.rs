@@ -24,14 +24,18 @@ use super::records::of_table;
 use super::tables::{Held, RunTable};
 use super::{Opened, Run, boundary as boundaries, clean, copying};
 
-/// Looks at everything, clears what an unpublished run left, and records that a run begins.
+/// Looks at everything, records that a run begins, and clears what the run before it left.
+///
+/// In this order: once slot or files of the run before are gone, that run can't be continued. A
+/// start that finds the record clears and begins; one that finds a live pipeline without its slot
+/// could only refuse.
 ///
 /// # Errors
 /// Findings of the check; a folder of the lake that holds other data; source or lake failing.
 pub async fn announce(session: &mut Session) -> Result<Run> {
     let (infos, types) = prepare(session).await?;
     let plans = session.plans(&infos, &types)?;
-    clean::remove_files(session).await?;
+    let left = clean::left_files(session).await?;
     let mut tables = Vec::with_capacity(plans.len());
     // Above one whose tables may still be published by a process that does not know it was taken
     // over; one that was still copying can't be.
@@ -40,7 +44,7 @@ pub async fn announce(session: &mut Session) -> Result<Run> {
         _ => 1,
     };
     for (info, plan) in infos.into_iter().zip(plans) {
-        let published = published(session, &plan).await?;
+        let published = published(session, &plan, &left).await?;
         if let Some(table) = &published {
             generation = generation.max(table.checkpoint().generation + 1);
         }
@@ -48,8 +52,6 @@ pub async fn announce(session: &mut Session) -> Result<Run> {
         let held = Held::nothing(&plan, &info, next);
         tables.push(RunTable { info, plan, held });
     }
-    // Only now: until everything was looked at, a running generation keeps its slot.
-    clean::drop_slot(session).await?;
     let ours = session.made_here().await?;
     let state = PipelineState {
         format: 1,
@@ -74,6 +76,11 @@ pub async fn announce(session: &mut Session) -> Result<Run> {
         }
         None => session.ledger = Some(Ledger::create(&session.lake, state).await?),
     }
+    if ours.slot {
+        clean::drop_slot(session).await?;
+    }
+    failpoint::at("handoff.dropped")?;
+    clean::remove_ours(session, &left).await?;
     let lake = session.lake.clone();
     spool::tidy(session.ledger_mut()?, &lake).await?;
     Ok(Run { tables, boundaries: 0, looked: true })
@@ -253,14 +260,22 @@ async fn prepare(session: &mut Session) -> Result<(Vec<TableInfo>, TypeCatalog)>
     session.tables().await
 }
 
-/// What an earlier generation published; a folder that holds anything else is not ours to fill.
-async fn published(session: &Session, plan: &TablePlan) -> Result<Option<LakeTable>> {
-    let Some(found) = session.lake.first_file(&plan.folder).await? else { return Ok(None) };
+/// What an earlier generation published; a folder that holds anything else, but for files that are
+/// `left` of a run, is not ours to fill.
+async fn published(
+    session: &Session,
+    plan: &TablePlan,
+    left: &[String],
+) -> Result<Option<LakeTable>> {
+    let found = session.lake.first_file_beside(&plan.folder, left).await?;
+    let Some(found) = found else { return Ok(None) };
     let known = session.ledger.as_ref().is_some_and(|l| l.fence().is_some());
     match LakeTable::open(&session.lake, &plan.folder).await {
         Ok(Some(table)) if known && table.checkpoint().pipeline == session.config.name => {
             Ok(Some(table))
         }
+        // A store that is away, or a table of a newer tidegate, is nobody else's data.
+        Err(error) if error.is_transient() || error.kind() == Kind::Check => Err(error),
         _ => Err(Error::new(
             Kind::Check,
             format!(
@@ -311,7 +326,7 @@ async fn merge(
         let held = match held.remove(&plan.folder) {
             Some(held) => held,
             None => {
-                let published = published(session, &plan).await?;
+                let published = published(session, &plan, &[]).await?;
                 let next = published.as_ref().map_or(0, LakeTable::next_file_no);
                 tracing::info!(table = %plan, "joins the snapshot");
                 Held::nothing(&plan, &info, next)

@@ -46,6 +46,8 @@ impl Place {
 pub struct Watch {
     next: u64,
     pub phase: String,
+    /// The epoch of the process that owns the pipeline.
+    pub owner: String,
     pub generation: u64,
     pub fence: Lsn,
     /// The generation the fence is of.
@@ -54,7 +56,14 @@ pub struct Watch {
 
 impl Watch {
     pub fn new() -> Watch {
-        Watch { next: 0, phase: "start".to_owned(), generation: 0, fence: Lsn::ZERO, fenced: 0 }
+        Watch {
+            next: 0,
+            phase: "start".to_owned(),
+            owner: String::new(),
+            generation: 0,
+            fence: Lsn::ZERO,
+            fenced: 0,
+        }
     }
 
     /// Takes in what has come.
@@ -68,6 +77,9 @@ impl Watch {
             if let Some(state) = audit::domain(&commit, "tidegate.pipeline") {
                 self.phase = state["phase"].as_str().unwrap_or_default().to_owned();
                 self.generation = state["generation"].as_u64().unwrap_or_default();
+            }
+            if let Some(writer) = audit::domain(&commit, "tidegate.writer") {
+                self.owner = writer["epoch"].as_str().unwrap_or_default().to_owned();
             }
             if let Some(fence) = audit::domain(&commit, "tidegate.fence") {
                 self.fence = fence["lsn"].as_str().and_then(|l| l.parse().ok()).unwrap_or_default();

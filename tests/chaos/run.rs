@@ -345,19 +345,6 @@ impl Chaos {
         let allowed = match finished.code {
             // A new generation is asked for once; it is not tried again by itself.
             Some(1) => self.resnapshot,
-            // It had dropped the old slot and not yet recorded that it begins.
-            Some(5) => {
-                let again = words.contains("--resnapshot") && words.contains("slot is gone");
-                if again {
-                    self.resnapshot = true;
-                }
-                again
-            }
-            // The server has not noticed yet that the process before it is dead.
-            Some(4) if words.contains("the replication slot") => {
-                self.figures.refused += 1;
-                true
-            }
             _ => false,
         };
         assert!(
@@ -406,13 +393,15 @@ impl Chaos {
         }
     }
 
-    /// Starts a second process until it is not refused: the server needs a moment to see that the
-    /// first one is silent.
+    /// Starts a second process, which finds the first one silent and takes the pipeline over.
     fn second(&mut self) -> Running {
         let deadline = Instant::now() + PATIENCE;
+        let owner = self.p().look().owner.clone();
         loop {
             let mut second = self.start(&Fault::Kill);
-            self.let_run(&mut second, Duration::from_millis(700));
+            wait_until("a second process to take over, or an end", PATIENCE, || {
+                second.has_ended() || self.p().look().owner != owner
+            });
             if !second.has_ended() {
                 return second;
             }

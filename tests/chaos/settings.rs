@@ -90,7 +90,8 @@ pub fn config(random: &mut Random) -> String {
     let memory = random.pick(&["64MiB", "1GiB"]);
     let index = random.pick(&["16MiB", "256MiB"]);
     format!(
-        "[handoff]\n{}\n[stream]\n{}\n[limits]\nmemory_bytes = \"{memory}\"\nindex_memory_bytes = \"{index}\"\n",
+        "[handoff]\n{}\n[stream]\n{}\n[limits]\nmemory_bytes = \"{memory}\"\nindex_memory_bytes = \"{index}\"\n\
+         takeover_after = \"2s\"\n",
         handoff.join("\n"),
         stream.join("\n")
     )

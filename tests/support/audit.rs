@@ -18,8 +18,10 @@ use arrow::datatypes::Int64Type;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use roaring::RoaringTreemap;
 use serde_json::Value;
 
+use super::deltalog::vector_path;
 use tidegate::position::Lsn;
 
 /// What was found in a table that holds.
@@ -128,6 +130,14 @@ struct File {
     masked: u64,
 }
 
+/// A file to be read.
+struct Read<'a> {
+    path: &'a Path,
+    /// Numbers of rows that are not there for a reader.
+    masked: &'a RoaringTreemap,
+    key: &'a [&'a str],
+}
+
 #[derive(Default)]
 struct State {
     live: BTreeMap<String, File>,
@@ -173,8 +183,9 @@ impl State {
         (self.rows, self.generation, self.applied) = (rows, generation, applied);
         let span = (kind == "changes").then_some((before.as_i64(), applied.as_i64()));
         let mut brought: HashMap<String, (i64, i64)> = HashMap::new();
-        for path in &new {
-            self.rows_of(&folder.join(path), key, span, kind != "compaction", &mut brought)
+        for (path, masked) in &new {
+            let read = Read { path: &folder.join(path), masked, key };
+            self.rows_of(&read, span, kind != "compaction", &mut brought)
                 .map_err(|e| format!("{path}: {e}"))?;
         }
         for (key, position) in brought {
@@ -188,8 +199,13 @@ impl State {
         Ok(())
     }
 
-    /// Takes removes and adds in; gives the files that are new.
-    fn files(&mut self, folder: &Path, commit: &[Value]) -> Result<Vec<String>, String> {
+    /// Takes removes and adds in; gives the files that are new, with the rows masked in them: what
+    /// was superseded while files were merged.
+    fn files(
+        &mut self,
+        folder: &Path,
+        commit: &[Value],
+    ) -> Result<Vec<(String, RoaringTreemap)>, String> {
         let mut removed: BTreeMap<String, File> = BTreeMap::new();
         for remove in commit.iter().map(|line| &line["remove"]).filter(|r| r.is_object()) {
             let path = text(remove, "path")?.to_owned();
@@ -211,7 +227,7 @@ impl State {
                 None if !self.seen.insert(path.clone()) => {
                     return Err(format!("{path} comes a second time"));
                 }
-                None => new.push(path.clone()),
+                None => new.push((path.clone(), mask(folder, &add["deletionVector"])?)),
             }
             if !folder.join(&path).exists() {
                 return Err(format!("{path} is named and not there"));
@@ -223,11 +239,10 @@ impl State {
         Ok(new)
     }
 
-    /// Reads keys and positions of a new file.
+    /// Reads keys and positions of a new file's live rows.
     fn rows_of(
         &mut self,
-        path: &Path,
-        key: &[&str],
+        Read { path, masked, key }: &Read<'_>,
         span: Option<(i64, i64)>,
         fresh: bool,
         brought: &mut HashMap<String, (i64, i64)>,
@@ -237,6 +252,7 @@ impl State {
         let columns = key.iter().copied().chain(["_tg_lsn", "_tg_seq", "_tg_op"]);
         let mask = ProjectionMask::columns(reader.parquet_schema(), columns);
         let batches = reader.with_projection(mask).build().map_err(|e| e.to_string())?;
+        let mut first = 0;
         for batch in batches {
             let batch = batch.map_err(|e| e.to_string())?;
             let column = |name: &str| batch.column_by_name(name).ok_or(format!("no {name}"));
@@ -245,11 +261,13 @@ impl State {
             let ops = column("_tg_op")?.as_string::<i32>();
             let options = FormatOptions::default().with_null("NULL");
             let mut keys = Vec::new();
-            for name in key {
+            for name in *key {
                 let formatter = ArrayFormatter::try_new(column(name)?.as_ref(), &options);
                 keys.push(formatter.map_err(|e| e.to_string())?);
             }
-            for row in 0..batch.num_rows() {
+            let at = first;
+            first += batch.num_rows() as u64;
+            for row in (0..batch.num_rows()).filter(|row| !masked.contains(at + *row as u64)) {
                 let position = (lsns.value(row), seqs.value(row));
                 let copied = ops.value(row) == "s";
                 if copied != (position.1 == 0) {
@@ -273,6 +291,23 @@ impl State {
         }
         Ok(())
     }
+}
+
+/// The rows that a deletion vector masks; none without one.
+fn mask(folder: &Path, vector: &Value) -> Result<RoaringTreemap, String> {
+    if vector.is_null() {
+        return Ok(RoaringTreemap::new());
+    }
+    let path = folder.join(vector_path(text(vector, "pathOrInlineDv")?));
+    let bytes = fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    // At the offset its size, then a magic number, then the bitmaps.
+    let from = number(vector, "offset")? as usize + 8;
+    let bitmaps = bytes.get(from..).ok_or("a deletion vector is cut short")?;
+    let mask = RoaringTreemap::deserialize_from(bitmaps).map_err(|e| e.to_string())?;
+    if mask.len() != number(vector, "cardinality")? {
+        return Err(format!("{}: {} rows in {vector}", path.display(), mask.len()));
+    }
+    Ok(mask)
 }
 
 fn once(operations: &mut HashSet<String>, commit: &[Value]) -> Result<(), String> {

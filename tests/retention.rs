@@ -5,6 +5,7 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::time::Instant;
 
 use support::database::TestDb;
 use support::judge::{self, Engine, Rows};
@@ -296,8 +297,15 @@ fn many_commits_leave_a_bounded_lake_and_ledger() {
     applied_all(&pipeline, &mut running, 5000);
     let count = |folder: &Path| folder.read_dir().unwrap().count();
     let committed = newest(&ledger.join("_delta_log"));
-    wait_until("a clean-up after the last commit", PATIENCE * 3, || {
-        count(&log) < 30 && count(&ledger.join("_delta_log")) < committed as usize / 2
+    let began = Instant::now();
+    wait_until("a clean-up after the last commit", PATIENCE * 2, || {
+        let (log, ledger) = (count(&log), count(&ledger.join("_delta_log")));
+        assert!(
+            began.elapsed() < PATIENCE,
+            "{log} files in the table's log, {ledger} in the ledger's of {committed}\n{}",
+            running.output()
+        );
+        log < 30 && ledger < committed as usize / 2
     });
     assert!(on_disk(&pipeline.table("m")).len() < 60, "{:?}", on_disk(&pipeline.table("m")));
     running.signal("TERM");

@@ -133,6 +133,8 @@ seen! {
     ];
     wrong_spools_are_seen: Spool, spool::rules::Wrong, 400_000, [
         AcknowledgeReceived AcknowledgeStored RecordBeforeFile UseOrphans PartialTail EndIsApplied
-        TrustAnySlot ForgetSpool LookThenList RemoveBeforeFence RecordWithoutCas SameNames
+        TrustAnySlot ForgetSpool LookThenList RemoveBeforeFence RecordWithoutCas
     ];
+    // Two processes must store the same step one after the other, and the older one last.
+    files_of_the_same_name_are_seen: Spool, spool::rules::Wrong, 20_000_000, [SameNames];
 }

@@ -79,7 +79,7 @@ pub fn properties(model: &Spool) -> Vec<Property<Spool>> {
 
 /// The newest process found that it can't go on. An older one may think so of what a newer one did.
 fn is_lost(state: &State) -> bool {
-    let newest = state.processes.iter().flatten().max_by_key(|p| p.id);
+    let newest = state.processes.iter().flatten().find(|p| p.id == state.started);
     newest.is_some_and(|p| p.at == At::Stopped(Why::HistoryLost))
 }
 

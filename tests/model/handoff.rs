@@ -233,12 +233,14 @@ impl State {
     }
 
     /// Above every generation that is visible, or that another process may be publishing yet. One
-    /// that was still copying can't be published once its ledger is taken over.
+    /// that was still copying can't be published once its ledger is taken over, so its number is
+    /// free; a lower one is not, as it may be that of a run that published before it.
     fn next_generation(&self, rules: &Rules) -> u8 {
         let published = self.tables.iter().map(|table| table.generation).fold(0, u8::max);
         let copying = self.ledger.stage <= Stage::Copying;
-        match copying || rules.is(Wrong::NumberByTables) {
-            true => published + 1,
+        match copying {
+            _ if rules.is(Wrong::NumberByTables) => published + 1,
+            true => self.ledger.generation.max(published + 1),
             false => published.max(self.ledger.generation) + 1,
         }
     }

@@ -38,10 +38,12 @@ pub async fn announce(session: &mut Session) -> Result<Run> {
     let left = clean::left_files(session).await?;
     let mut tables = Vec::with_capacity(plans.len());
     // Above one whose tables may still be published by a process that does not know it was taken
-    // over; one that was still copying can't be.
+    // over. One that was still copying can't be, and its number is free, but never a lower one: it
+    // may be that of a run that was publishing when that one began.
     let mut generation = match session.ledger.as_ref().map(|ledger| ledger.state()) {
         Some(state) if matches!(state.phase, Phase::Publish | Phase::Live) => state.generation + 1,
-        _ => 1,
+        Some(state) => state.generation.max(1),
+        None => 1,
     };
     for (info, plan) in infos.into_iter().zip(plans) {
         let published = published(session, &plan, &left).await?;

@@ -12,12 +12,15 @@ use crate::error::{Error, Result};
 use crate::failpoint;
 
 mod file;
+mod http;
 mod secret;
 pub mod units;
 
 pub use file::{
-    File, Format, Handoff, Limits, Maintenance, OnLostHistory, OnWalLimit, Patterns, Retain, Stream,
+    File, Format, Handoff, Http, Limits, Maintenance, OnLostHistory, OnWalLimit, Patterns, Retain,
+    Stream,
 };
+pub use http::Token;
 pub use secret::{redact, redact_location};
 
 /// The file that is read from the working folder when no other is named.
@@ -111,6 +114,8 @@ pub struct Config {
     pub limits: Limits,
     /// Keeping the lake small and quick to read.
     pub maintenance: Maintenance,
+    /// Metrics, health and the status page.
+    pub http: Http,
     /// Folder for what can be made again from the lake; not created yet.
     pub state_dir: PathBuf,
     source: Option<Source>,
@@ -202,6 +207,7 @@ impl Config {
             None => fill("source.url", file.source.url.take())?,
         };
         let password_file = fill_path("source.password_file", file.source.password_file.take())?;
+        file.http.token_file = fill_path("http.token_file", file.http.token_file.take())?;
         let lake = match flags.lake.clone().or_else(|| set(env, "TIDEGATE_LAKE")) {
             Some(lake) => Some(lake),
             None => fill("lake", file.lake.take())?.map(|lake| match lake.contains("://") {
@@ -243,6 +249,7 @@ impl Config {
             stream: file.stream,
             limits: file.limits,
             maintenance: file.maintenance,
+            http: file.http,
             state_dir,
             source: url
                 .filter(|url| !url.trim().is_empty())
@@ -382,6 +389,7 @@ impl Config {
         if self.handoff.workers.is_some_and(|workers| !(1..=64).contains(&workers)) {
             return Err(out_of_range("[handoff] workers (--workers)", "1 to 64"));
         }
+        self.http.check()?;
         if self.stream.max_batch_rows == 0 {
             return Err(out_of_range("[stream] max_batch_rows", "1 or more"));
         }

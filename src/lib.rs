@@ -30,6 +30,7 @@ pub mod demo;
 pub mod error;
 pub mod failpoint;
 pub mod handoff;
+pub mod http;
 pub mod lake;
 pub mod observe;
 pub mod position;

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
+use super::cuts::{Bound, Filter};
 use crate::config::{Flags, OnLostHistory, units};
+use crate::lake::VersionKind;
 use crate::observe::log::LogFormat;
 use crate::position::Lsn;
 
@@ -65,7 +67,10 @@ Works with and without a running pipeline: it reads the lake, and asks the sourc
 const VERSIONS_HELP: &str = "\
 Examples:
   tidegate versions public.orders
-  tidegate versions --json public.orders | jq '.[] | select(.kind == \"handoff\")'
+  tidegate versions public.orders --kind handoff --json
+  tidegate versions public.orders --since 2025-03-07T00:00:00Z --last 20
+  tidegate versions --at 2025-03-07T18:00:00Z
+      The version of every table at one fence: what the lake showed on Friday at six.
 
 A version shows everything that had committed before its position `applied`.";
 
@@ -81,9 +86,11 @@ the pipeline made. Stop the pipeline first. Exits 0 when equal, 6 when not.";
 const VIEWS_HELP: &str = "\
 Examples:
   tidegate views duckdb | duckdb shop.duckdb
-  tidegate views spark > views.sql
+  tidegate views spark --at 2025-03-07T18:00:00Z > friday.sql
+  tidegate views polars > tables.py
 
-Prints SQL that makes one view per table, each at the same fence: a consistent cut.";
+Prints SQL that makes one view per table, or Python code that opens each, all at the same fence: a
+consistent cut.";
 
 const MAINTAIN_HELP: &str = "\
 Examples:
@@ -173,13 +180,13 @@ pub enum Command {
     /// Say how far the pipeline is, table by table
     #[command(after_help = STATUS_HELP)]
     Status(StatusArgs),
-    /// List a table's versions with the positions they show
+    /// List a table's versions with the positions they show, or name those of one cut
     #[command(after_help = VERSIONS_HELP)]
     Versions(VersionsArgs),
     /// Compare source and lake exactly, row by row
     #[command(after_help = VERIFY_HELP)]
     Verify(VerifyArgs),
-    /// Print SQL that opens the tables in another program, all at one fence
+    /// Print SQL or code that opens the tables in another program, all at one fence
     #[command(after_help = VIEWS_HELP)]
     Views(ViewsArgs),
     /// Merge files and remove old versions, by hand
@@ -377,11 +384,36 @@ impl StatusArgs {
 #[derive(Debug, Args)]
 pub struct VersionsArgs {
     /// The table, as schema.table
-    #[arg(value_name = "TABLE")]
-    pub table: String,
+    #[arg(value_name = "TABLE", required_unless_present = "at")]
+    pub table: Option<String>,
+    /// Only what shows one cut of all tables: a position (16/B374D848), a time (RFC 3339), or a
+    /// version of a table (schema.table@12). Without TABLE, the version of every table
+    #[arg(long, value_name = "LSN|TIME|VERSION")]
+    pub at: Option<String>,
+    /// Only versions of these kinds, separated by commas: handoff, changes, reseed, schema,
+    /// truncate, compaction, takeover, foreign
+    #[arg(
+        long,
+        value_name = "KINDS",
+        value_delimiter = ',',
+        value_parser = kind,
+        requires = "table",
+        help_heading = "Filters"
+    )]
+    kind: Vec<VersionKind>,
+    /// Only versions that show this position or a later one, or were committed at this time or later
+    #[arg(long, value_name = "LSN|TIME", value_parser = Bound::parse, requires = "table", help_heading = "Filters")]
+    since: Option<Bound>,
+    /// Only versions that show this position or an earlier one, or were committed at this time or
+    /// earlier
+    #[arg(long, value_name = "LSN|TIME", value_parser = Bound::parse, requires = "table", help_heading = "Filters")]
+    until: Option<Bound>,
+    /// Only the newest so many of them
+    #[arg(long, value_name = "NUMBER", requires = "table", help_heading = "Filters")]
+    last: Option<usize>,
     #[command(flatten)]
     pipeline: PipelineArgs,
-    /// Answer in JSON (schemas/versions.schema.json)
+    /// Answer in JSON (schemas/versions.schema.json; schemas/cut.schema.json without TABLE)
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
@@ -390,6 +422,11 @@ impl VersionsArgs {
     /// What goes into the configuration.
     pub fn flags(&self) -> Flags {
         self.pipeline.flags()
+    }
+
+    /// Which versions are listed.
+    pub fn filter(&self) -> Filter {
+        Filter { kinds: self.kind.clone(), since: self.since, until: self.until, last: self.last }
     }
 }
 
@@ -421,21 +458,35 @@ impl VerifyArgs {
     }
 }
 
-/// The programs `views` writes SQL for.
+fn kind(text: &str) -> Result<VersionKind, String> {
+    use VersionKind::{Changes, Compaction, Foreign, Handoff, Reseed, Schema, Takeover, Truncate};
+    let kinds = [Handoff, Changes, Reseed, Schema, Truncate, Compaction, Takeover, Foreign];
+    let names = || kinds.map(VersionKind::as_str).join(", ");
+    let found = kinds.into_iter().find(|kind| kind.as_str() == text);
+    found.ok_or_else(|| format!("no such kind; give {}", names()))
+}
+
+/// The programs `views` writes SQL or code for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
     /// DuckDB with its extension `delta`
     Duckdb,
     /// Spark SQL with Delta Lake
     Spark,
+    /// Polars, in Python
+    Polars,
 }
 
 /// `tidegate views`
 #[derive(Debug, Args)]
 pub struct ViewsArgs {
-    /// The program that will read the SQL
+    /// The program that will read the SQL or run the code
     #[arg(value_name = "ENGINE")]
     pub engine: Engine,
+    /// The cut: a position (16/B374D848), a time (RFC 3339), or a version of a table
+    /// (schema.table@12; 12 alone if there is one table). The newest if it is left out
+    #[arg(long, value_name = "LSN|TIME|VERSION")]
+    pub at: Option<String>,
     #[command(flatten)]
     pipeline: PipelineArgs,
 }

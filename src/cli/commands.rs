@@ -4,22 +4,20 @@ use std::path::Path;
 
 use super::args::{Engine, Until};
 use super::confirm::confirm;
-use super::maintain;
-use super::output::{
-    BoundaryStatus, PinOutput, SlotStatus, SpoolStatus, StatusOutput, TableStatus, VersionOutput,
-    print, print_json,
-};
+use super::cuts::{self, Filter};
+use super::maintain::name_of;
+use super::output::{CutOutput, VersionOutput, print, print_json};
+use super::status;
 use super::text::{self, Style};
 use super::views::{self, TableView};
 use crate::config::Config;
 use crate::error::{Error, Kind, Result};
 use crate::handoff::run::{self as pipeline, teardown as tear_down};
 use crate::handoff::session::{belongs_to, connect_options};
-use crate::handoff::snapshot::of_table;
 use crate::handoff::watch::lost_history;
-use crate::handoff::{guard, rules, spool};
+use crate::http;
 use crate::lake::pins::Pins;
-use crate::lake::{self, Lake, LakeTable, Ledger};
+use crate::lake::{self, Lake, Ledger};
 use crate::observe::stop::StopSignal;
 use crate::position::Lsn;
 use crate::source::{check as source_check, client, slot};
@@ -31,7 +29,10 @@ pub async fn run(config: Config, until: Until, resnapshot: bool, stop: StopSigna
         Until::CaughtUp => pipeline::Until::CaughtUp,
         Until::Lsn(lsn) => pipeline::Until::Lsn(lsn),
     };
-    let fence = pipeline::run(&config, until, resnapshot, &stop).await?;
+    // First of all: an address that is taken is said before anything is done.
+    let served = http::serve(&config).await?;
+    let fence =
+        pipeline::run_observed(&config, until, resnapshot, &stop, &served.metrics()).await?;
     if fence == Lsn::ZERO {
         tracing::info!("stopped before the snapshot was published; the next run goes on with it");
     } else {
@@ -82,98 +83,49 @@ pub async fn check(config: Config, json: bool) -> Result<()> {
 /// Says how far the pipeline is. The source is optional: without it the slot is not asked about.
 pub async fn status(config: Config, json: bool) -> Result<()> {
     let (lake, ledger) = open_ledger(&config).await?.ok_or_else(|| no_pipeline(&config))?;
-    let state = ledger.state();
-    let events = ledger.read_events(Some(&state.run), None).await?;
-    let fence = ledger.fence().map(|fence| fence.lsn);
-    let mut tables = Vec::with_capacity(state.tables.len());
-    for recorded in &state.tables {
-        let open = LakeTable::open(&lake, &recorded.folder).await?;
-        let checkpoint = open.as_ref().map(LakeTable::checkpoint);
-        let copied = of_table(&events, recorded)?.chunks;
-        tables.push(TableStatus {
-            table: format!("{}.{}", recorded.schema, recorded.name),
-            phase: match checkpoint {
-                Some(_) => "live".to_owned(),
-                None => state.phase.as_str().to_owned(),
-            },
-            version: open.as_ref().map(LakeTable::version),
-            base: checkpoint.map(|c| c.base),
-            applied: checkpoint.map(|c| fence.map_or(c.applied, |fence| c.applied.max(fence))),
-            rows_copied: copied.iter().map(|chunk| chunk.rows).sum(),
-            bytes_copied: copied.iter().map(|chunk| chunk.bytes).sum(),
-            chunks_copied: copied.len() as u64,
-            chunks: recorded.chunks,
-            rows_estimated: recorded.rows_estimated,
-            storage: match &open {
-                Some(table) => Some(maintain::storage(&lake, table).await?),
-                None => None,
-            },
-        });
+    let mut status = status::of_lake(&lake, &ledger, |_| None).await?;
+    if config.source().is_ok() {
+        let client = client::connect(&connect_options(&config)?).await?;
+        let slot = slot::slot_info(&client, &config.name).await?;
+        status.slot = slot.map(|slot| status::of_slot(&config, slot));
     }
-    let slot = match config.source() {
-        Ok(_) => {
-            let client = client::connect(&connect_options(&config)?).await?;
-            slot::slot_info(&client, &config.name).await?
-        }
-        Err(_) => None,
-    };
-    let outlook = slot
-        .as_ref()
-        .map(|slot| rules::outlook(guard::retained(Some(slot)), guard::bounds(&config), None));
-    let status = StatusOutput {
-        pipeline: state.pipeline.clone(),
-        generation: state.generation,
-        phase: state.phase.as_str().to_owned(),
-        run: state.run.clone(),
-        failure: state.failure.clone(),
-        base: state.base,
-        boundary: boundary_status(state),
-        fence,
-        tables,
-        pins: Pins::read(&ledger).await?.pins.into_values().map(PinOutput::from).collect(),
-        slot: slot.zip(outlook).map(|(slot, outlook)| SlotStatus {
-            name: slot.name,
-            active: slot.active,
-            confirmed: (slot.confirmed > Lsn::ZERO).then_some(slot.confirmed),
-            retained_bytes: slot.retained_bytes.max(0) as u64,
-            wal_status: slot.wal_status,
-            safe_bytes: slot.safe_bytes,
-            limit_bytes: outlook.limit,
-            margin_bytes: outlook.margin,
-        }),
-        spool: spool::recorded(&ledger).map(|spool| SpoolStatus {
-            from: spool.from,
-            to: spool.to,
-            files: spool.files,
-            bytes: spool.bytes,
-        }),
-    };
     if json { print_json(&status) } else { print(&text::status(&status, Style::detect())) }
 }
 
-/// The latest snapshot of a run that has not published.
-fn boundary_status(state: &lake::PipelineState) -> Option<BoundaryStatus> {
-    let boundary = state.boundary.as_ref().filter(|_| state.phase != lake::Phase::Live)?;
-    let made = chrono::DateTime::parse_from_rfc3339(&boundary.at).ok();
-    let age = made.map(|made| (chrono::Utc::now() - made.to_utc()).num_seconds().max(0) as u64);
-    Some(BoundaryStatus {
-        number: boundary.number,
-        base: boundary.base,
-        snapshot: boundary.snapshot.clone(),
-        made_at: boundary.at.clone(),
-        age_seconds: age.filter(|_| boundary.held),
-    })
-}
-
-/// Lists the versions of `table` (`schema.table`).
-pub async fn versions(config: Config, table: &str, json: bool) -> Result<()> {
+/// Lists the versions of `table` (`schema.table`), or names the versions of one cut.
+pub async fn versions(
+    config: Config,
+    table: Option<&str>,
+    at: Option<&str>,
+    filter: &Filter,
+    json: bool,
+) -> Result<()> {
     let (lake, ledger) = open_ledger(&config).await?.ok_or_else(|| no_pipeline(&config))?;
-    let recorded = find_table(&ledger, table)?;
+    let Some(table) = table else {
+        let cut = cuts::find(&lake, &ledger, at).await?.cut;
+        let tables = cut.tables.into_iter().map(|(folder, v)| (name_of(&folder), v)).collect();
+        let output = CutOutput { lsn: cut.lsn, tables };
+        return if json { print_json(&output) } else { print(&text::cut(&output)) };
+    };
+    let folder = find_table(&ledger, table)?;
+    let (infos, only) = match at {
+        None => (lake::versions(&lake, &folder).await?, None),
+        Some(_) => {
+            let found = cuts::find(&lake, &ledger, at).await?;
+            let only = found.cut.tables.get(&folder).copied().ok_or_else(|| {
+                Error::failed(format!("{table} was published after {}", found.cut.lsn))
+                    .next(format!("`tidegate versions {table}` lists what there is of it"))
+            })?;
+            let of_table = found.tables.into_iter().find(|t| t.folder == folder);
+            (of_table.map(|t| t.versions).unwrap_or_default(), Some(only))
+        }
+    };
     let pins = Pins::read(&ledger).await?;
+    let chosen = infos.into_iter().filter(|v| only.is_none_or(|only| v.version == only));
     let mut versions: Vec<VersionOutput> =
-        lake::versions(&lake, &recorded).await?.into_iter().map(VersionOutput::from).collect();
+        filter.apply(chosen).into_iter().map(VersionOutput::from).collect();
     for version in &mut versions {
-        version.pins = pins.names(&recorded, version.version);
+        version.pins = pins.names(&folder, version.version);
     }
     if json { print_json(&versions) } else { print(&text::versions(&versions, Style::detect())) }
 }
@@ -202,30 +154,27 @@ pub async fn verify(config: Config, tables: &[String], json: bool, stop: StopSig
     output.error().map_or(Ok(()), Err)
 }
 
-/// Prints SQL that opens the tables in `engine`, each at the version that shows the fence.
-pub async fn views(config: Config, engine: Engine) -> Result<()> {
+/// Prints SQL or code that opens the tables in `engine`, each at the version that shows one cut.
+pub async fn views(config: Config, engine: Engine, at: Option<&str>) -> Result<()> {
     let (lake, ledger) = open_ledger(&config).await?.ok_or_else(|| no_pipeline(&config))?;
-    let fence = ledger.fence().map(|fence| fence.lsn).ok_or_else(|| {
-        Error::failed("the tables are not published yet")
-            .next("wait for `tidegate status` to say live")
-    })?;
+    let cut = cuts::find(&lake, &ledger, at).await?.cut;
+    let mut note =
+        format!("Pipeline {}: every table at the fence {}.", ledger.state().pipeline, cut.lsn);
     let mut tables = Vec::new();
     for recorded in &ledger.state().tables {
-        let versions = lake::versions(&lake, &recorded.folder).await?;
-        let version = versions
-            .iter()
-            .rev()
-            .find(|v| v.applied.is_some_and(|applied| applied <= fence))
-            .map(|v| v.version);
+        let Some(version) = cut.tables.get(&recorded.folder) else {
+            let name = format!("{}.{}", recorded.schema, recorded.name);
+            note += &format!("\n{} was published later.", name.escape_debug());
+            continue;
+        };
         tables.push(TableView {
             schema: recorded.schema.clone(),
             table: recorded.name.clone(),
             location: lake.location(&recorded.folder),
-            version,
+            version: Some(*version),
         });
     }
-    let note = format!("Pipeline {}: every table at the fence {fence}.", ledger.state().pipeline);
-    print(&views::sql(engine, &note, &tables))
+    print(&views::text(engine, &note, &tables))
 }
 
 /// Drops slot and publication.

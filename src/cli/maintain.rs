@@ -5,18 +5,17 @@ use std::collections::BTreeMap;
 use chrono::{SecondsFormat, Utc};
 
 use super::commands::{find_table, no_pipeline, open_ledger};
+use super::cuts;
 use super::output::{CleanedTable, MaintainOutput, PinOutput, StorageStatus, print, print_json};
 use crate::config::Config;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::handoff::clean::clean;
-use crate::handoff::cut::{At, Fences, TORN_EVENT, Versions, cut};
 use crate::handoff::housekeeping::compact;
 use crate::lake::pins::{self, Pin};
 use crate::lake::retention::LogFolder;
-use crate::lake::{self, Lake, LakeTable, Ledger, LiveFile};
+use crate::lake::{Lake, LakeTable, LiveFile};
 use crate::observe::human;
 use crate::observe::stop::StopSignal;
-use crate::position::Lsn;
 
 /// Merges files where nobody else does, and removes old versions.
 pub async fn maintain(
@@ -76,26 +75,7 @@ fn text(output: &MaintainOutput) -> String {
 /// Names a cut of all tables.
 pub async fn pin(config: Config, name: &str, at: Option<&str>, json: bool) -> Result<()> {
     let (lake, mut ledger) = open_ledger(&config).await?.ok_or_else(|| no_pipeline(&config))?;
-    let fence = ledger.fence().cloned().ok_or_else(|| {
-        Error::failed("the tables are not published yet")
-            .next("wait for `tidegate status` to say live")
-    })?;
-    let at = match at {
-        None => At::Newest,
-        Some(at) => parse_at(at, &ledger)?,
-    };
-    let mut torn = Vec::new();
-    for event in ledger.read_events(None, Some(TORN_EVENT)).await? {
-        let lsn = |key: &str| -> Option<Lsn> { event.detail.get(key)?.as_str()?.parse().ok() };
-        torn.extend(lsn("after").zip(lsn("until")));
-    }
-    let mut tables = Vec::new();
-    for recorded in &ledger.state().tables {
-        let versions = lake::versions(&lake, &recorded.folder).await?;
-        tables.push(Versions { folder: recorded.folder.clone(), versions });
-    }
-    let fences = Fences { last: fence.lsn, generation: fence.generation, torn };
-    let cut = cut(&tables, &fences, &at)?;
+    let cut = cuts::find(&lake, &ledger, at).await?.cut;
     let pin = Pin {
         name: name.to_owned(),
         lsn: cut.lsn,
@@ -121,26 +101,6 @@ pub async fn unpin(config: Config, name: &str) -> Result<()> {
     print(&format!("unpinned {name}; the next clean-up removes what nothing else keeps"))
 }
 
-fn parse_at(text: &str, ledger: &Ledger) -> Result<At> {
-    if let Ok(lsn) = text.parse::<Lsn>() {
-        return Ok(At::Lsn(lsn));
-    }
-    if let Ok(time) = chrono::DateTime::parse_from_rfc3339(text) {
-        return Ok(At::Time(time.to_utc()));
-    }
-    let wrong = |what: &str| {
-        Error::config(format!("--at {text:?} {what}"))
-            .next("give a position such as 16/B374D848, a time such as 2025-03-07T18:00:00Z, or a version such as public.orders@12")
-    };
-    let (table, version) = match (text.rsplit_once('@'), ledger.state().tables.as_slice()) {
-        (Some((table, version)), _) => (find_table(ledger, table)?, version),
-        (None, [only]) => (only.folder.clone(), text),
-        (None, _) => return Err(wrong("names no position, time, or version of a table")),
-    };
-    let version = version.parse().map_err(|_| wrong("names no version"))?;
-    Ok(At::Version(table, version))
-}
-
 /// What the newest version of a table is made of.
 pub async fn storage(lake: &Lake, table: &LakeTable) -> Result<StorageStatus> {
     let log = LogFolder::list(lake, table.folder()).await?;
@@ -155,7 +115,8 @@ pub async fn storage(lake: &Lake, table: &LakeTable) -> Result<StorageStatus> {
     })
 }
 
-fn name_of(folder: &str) -> String {
+/// `schema.table` of a folder.
+pub(super) fn name_of(folder: &str) -> String {
     match Lake::table_name(folder) {
         Some((schema, table)) => format!("{schema}.{table}"),
         None => folder.to_owned(),

@@ -17,9 +17,11 @@ use args::{Cli, Command};
 pub mod args;
 pub mod commands;
 pub mod confirm;
+pub mod cuts;
 pub mod maintain;
 pub mod output;
 pub mod schemas;
+pub mod status;
 pub mod table;
 pub mod text;
 pub mod views;
@@ -77,13 +79,18 @@ async fn dispatch(command: Command) -> Result<()> {
         }
         Command::Status(args) => commands::status(load(&args.flags(), &[Lake])?, args.json).await,
         Command::Versions(args) => {
-            commands::versions(load(&args.flags(), &[Lake])?, &args.table, args.json).await
+            let config = load(&args.flags(), &[Lake])?;
+            let (table, at) = (args.table.as_deref(), args.at.as_deref());
+            commands::versions(config, table, at, &args.filter(), args.json).await
         }
         Command::Verify(args) => {
             let config = load(&args.flags(), &[Source, Lake])?;
             commands::verify(config, &args.tables, args.json, StopSignal::install()?).await
         }
-        Command::Views(args) => commands::views(load(&args.flags(), &[Lake])?, args.engine).await,
+        Command::Views(args) => {
+            let config = load(&args.flags(), &[Lake])?;
+            commands::views(config, args.engine, args.at.as_deref()).await
+        }
         Command::Maintain(args) => {
             let config = load(&args.flags(), &[Lake])?;
             let stop = StopSignal::install()?;

@@ -132,6 +132,16 @@ impl From<Pin> for PinOutput {
     }
 }
 
+/// `tidegate versions --at … --json`: the version of every table at one fence.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(title = "tidegate versions --at --json")]
+pub struct CutOutput {
+    /// The position all tables show.
+    pub lsn: Lsn,
+    /// The version of each table; a table that was published later is not among them.
+    pub tables: BTreeMap<String, u64>,
+}
+
 /// `tidegate maintain --json`: what was done, or would be.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(title = "tidegate maintain --json")]

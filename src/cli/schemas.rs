@@ -6,7 +6,9 @@ use std::path::Path;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
 
-use super::output::{MaintainOutput, PinOutput, StatusOutput, VerifyOutput, VersionOutput};
+use super::output::{
+    CutOutput, MaintainOutput, PinOutput, StatusOutput, VerifyOutput, VersionOutput,
+};
 use crate::config::File;
 use crate::error::{Error, Result};
 use crate::lake::{Checkpoint, Fence, PipelineState, SpoolState, Tag};
@@ -18,6 +20,7 @@ pub fn schemas() -> Vec<(&'static str, Schema)> {
         ("config.schema.json", read::<File>()),
         ("status.schema.json", written::<StatusOutput>()),
         ("versions.schema.json", written::<Vec<VersionOutput>>()),
+        ("cut.schema.json", written::<CutOutput>()),
         ("verify.schema.json", written::<VerifyOutput>()),
         ("maintain.schema.json", written::<MaintainOutput>()),
         ("pin.schema.json", written::<PinOutput>()),

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::output::{DifferenceKind, StatusOutput, VerifyOutput, VersionOutput};
+use super::output::{CutOutput, DifferenceKind, StatusOutput, VerifyOutput, VersionOutput};
 use super::table::{Cell, Side, Table};
 use crate::lake::VersionKind;
 use crate::observe::{human, log};
@@ -213,6 +213,15 @@ pub fn versions(versions: &[VersionOutput], style: Style) -> String {
         ]);
     }
     table.render()
+}
+
+/// `tidegate versions --at`
+pub fn cut(cut: &CutOutput) -> String {
+    let mut table = Table::new(&[("table", Side::Left), ("version", Side::Right)]);
+    for (name, version) in &cut.tables {
+        table.row(vec![name.as_str().into(), version.to_string().into()]);
+    }
+    format!("all tables at {}\n\n{}", cut.lsn, table.render())
 }
 
 /// `tidegate verify`

@@ -21,8 +21,74 @@ pub struct TableView {
     pub version: Option<u64>,
 }
 
-/// The SQL for `engine`; `note` (the fence, for example) is written as a comment in front.
-pub fn sql(engine: Engine, note: &str, views: &[TableView]) -> String {
+/// The SQL or code for `engine`; `note` (the fence, for example) is written as a comment in front.
+pub fn text(engine: Engine, note: &str, views: &[TableView]) -> String {
+    match engine {
+        Engine::Duckdb | Engine::Spark => sql(engine, note, views),
+        Engine::Polars => polars(note, views),
+    }
+}
+
+/// The statements that show one table at its version, to be pasted.
+pub fn query(engine: Engine, view: &TableView) -> String {
+    let from = from(engine, view);
+    match engine {
+        Engine::Duckdb => {
+            format!("{}SELECT * FROM {from};", duckdb_set_up(std::slice::from_ref(view)))
+        }
+        Engine::Spark => format!("SELECT * FROM {from};"),
+        Engine::Polars => format!("import polars as pl\n{from}.collect()"),
+    }
+}
+
+/// A dictionary of lazy frames, by the names that the source has.
+fn polars(note: &str, views: &[TableView]) -> String {
+    let mut out = String::new();
+    for line in note.lines() {
+        out.push_str(&format!("# {line}\n"));
+    }
+    out.push_str("import polars as pl\n\ntables = {\n");
+    for view in views {
+        let name = python(&format!("{}.{}", view.schema, view.table));
+        out.push_str(&format!("    {name}: {},\n", from(Engine::Polars, view)));
+    }
+    out.push_str("}\n");
+    out
+}
+
+/// A text of Python, whatever is in it.
+fn python(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() => out.push_str(&format!("\\U{:08x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// What stands behind FROM; for Polars, the lazy frame.
+fn from(engine: Engine, view: &TableView) -> String {
+    let at =
+        |before: &str| view.version.map(|version| format!("{before}{version}")).unwrap_or_default();
+    match engine {
+        Engine::Duckdb => {
+            format!("delta_scan({}{})", literal(&view.location), at(", version => "))
+        }
+        Engine::Spark => {
+            let location = quote(engine, &spark_location(&view.location));
+            format!("delta.{location}{}", at(" VERSION AS OF "))
+        }
+        Engine::Polars => {
+            format!("pl.scan_delta({}{})", python(&view.location), at(", version="))
+        }
+    }
+}
+
+fn sql(engine: Engine, note: &str, views: &[TableView]) -> String {
     let mut out = String::new();
     for line in note.lines() {
         out.push_str(&format!("-- {line}\n"));
@@ -30,7 +96,7 @@ pub fn sql(engine: Engine, note: &str, views: &[TableView]) -> String {
     let mut names = Names::new(engine);
     match engine {
         Engine::Duckdb => out.push_str(&duckdb_set_up(views)),
-        Engine::Spark => {}
+        Engine::Spark | Engine::Polars => {}
     }
     let mut schemas = HashSet::new();
     for view in views {
@@ -46,22 +112,7 @@ pub fn sql(engine: Engine, note: &str, views: &[TableView]) -> String {
             ));
         }
         let name = format!("{}.{}", quote(engine, &schema), quote(engine, &table));
-        let from = match engine {
-            Engine::Duckdb => {
-                let version = view
-                    .version
-                    .map(|version| format!(", version => {version}"))
-                    .unwrap_or_default();
-                format!("delta_scan({}{version})", literal(&view.location))
-            }
-            Engine::Spark => {
-                let version = view
-                    .version
-                    .map(|version| format!(" VERSION AS OF {version}"))
-                    .unwrap_or_default();
-                format!("delta.{}{version}", quote(engine, &spark_location(&view.location)))
-            }
-        };
+        let from = from(engine, view);
         out.push_str(&format!("CREATE OR REPLACE VIEW {name} AS SELECT * FROM {from};\n"));
     }
     out
@@ -106,7 +157,7 @@ fn spark_location(location: &str) -> String {
 
 fn quote(engine: Engine, name: &str) -> String {
     match engine {
-        Engine::Duckdb => format!("\"{}\"", name.replace('"', "\"\"")),
+        Engine::Duckdb | Engine::Polars => format!("\"{}\"", name.replace('"', "\"\"")),
         Engine::Spark => format!("`{}`", name.replace('`', "``")),
     }
 }
@@ -152,7 +203,7 @@ impl Names {
     /// Spark's catalog takes letters, digits and underscores of ASCII only.
     fn accepted(&self, name: &str) -> String {
         match self.engine {
-            Engine::Duckdb => name.to_owned(),
+            Engine::Duckdb | Engine::Polars => name.to_owned(),
             Engine::Spark => {
                 name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
             }
@@ -221,6 +272,27 @@ mod tests {
         assert!(text.contains("\"a\"\";DROP TABLE x;--\""), "{text}");
         let text = sql(Engine::Spark, "", &[view("s", "a\nDROP", "/l", None)]);
         assert!(text.contains("-- s.a\\nDROP in PostgreSQL"), "{text}");
+    }
+
+    #[test]
+    fn polars_gets_texts_that_stay_texts() {
+        let views = [view("s", "a\"b\\\n", "/l'a/s", Some(2)), view("s", "c", "s3://b/c", None)];
+        assert_eq!(
+            text(Engine::Polars, "fence 0/10", &views),
+            "# fence 0/10\nimport polars as pl\n\ntables = {\n    \"s.a\\\"b\\\\\\U0000000a\": pl.scan_delta(\"/l'a/s\", version=2),\n    \"s.c\": pl.scan_delta(\"s3://b/c\"),\n}\n"
+        );
+    }
+
+    #[test]
+    fn one_table_is_opened_by_what_can_be_pasted() {
+        let table = view("s", "t", "s3://b/la`k'e/t", Some(4));
+        let duckdb = query(Engine::Duckdb, &table);
+        assert!(duckdb.ends_with("SELECT * FROM delta_scan('s3://b/la`k''e/t', version => 4);"));
+        assert!(duckdb.starts_with("INSTALL delta;"), "{duckdb}");
+        assert_eq!(
+            query(Engine::Spark, &table),
+            "SELECT * FROM delta.`s3a://b/la``k'e/t` VERSION AS OF 4;"
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! The structs here are the one list of keys: the JSON Schema in `schemas/` and the check for
 //! unknown keys both come from them, and their doc comments are what an editor shows.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -52,6 +53,8 @@ pub struct File {
     pub limits: Limits,
     /// Keeping the lake small and quick to read.
     pub maintenance: Maintenance,
+    /// Metrics, health and the status page over HTTP, while `run` runs.
+    pub http: Http,
     /// Files on the local disk.
     pub state: StateFile,
 }
@@ -343,6 +346,27 @@ impl Default for Maintenance {
             keep_handoffs: 10,
         }
     }
+}
+
+/// Metrics, health and the status page over HTTP, while `run` runs: `/metrics`, `/live`, `/ready`,
+/// `/status`, and `/` for people. Off unless `listen` is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Http {
+    /// Address and port to listen on, such as `127.0.0.1:9187` or `[::1]:9187`; port 0 takes a free
+    /// one and says which. Default: off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub listen: Option<SocketAddr>,
+    /// A file whose first line is the token that `Authorization: Bearer …` must bring for all but
+    /// `/live`, `/ready` and the empty status page. Read when `run` begins. Default: none.
+    pub token_file: Option<PathBuf>,
+    /// The environment variable that holds the token, instead of a file. Default: none.
+    #[schemars(regex(pattern = r"^[A-Za-z_][A-Za-z0-9_]*$"))]
+    pub token_env: Option<String>,
+    /// Listen on an address that other machines reach without asking for a token: names of tables
+    /// and errors are then everybody's to read. Default: false.
+    pub allow_without_token: bool,
 }
 
 /// Files on the local disk. All of them can be made again from the lake.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use futures::future::join_all;
@@ -21,7 +21,7 @@ use crate::handoff::published::{self, Published};
 use crate::handoff::session::{Session, blocking};
 use crate::handoff::spool::source::Source;
 use crate::handoff::stream::{self, Ended, Shared};
-use crate::handoff::{index, rules, spool};
+use crate::handoff::{figures, index, rules, spool};
 use crate::lake::{Event, Lake, LakeTable, Ledger};
 use crate::observe::stop::StopSignal;
 use crate::position::Lsn;
@@ -171,7 +171,7 @@ pub async fn follow(
     let bounds = config.maintenance.compact.then(|| housekeeping::bounds(&config.maintenance));
     let housekeeper = Housekeeper::new(bounds, tables.len(), tokio::runtime::Handle::current());
     let standby = StandbyTimeline::of(session).await?;
-    let shared = stream::shared(fence);
+    let shared = stream::observed(fence, &session.metrics);
     let (sender, parts) = stream::queue();
     let runtime = tokio::runtime::Handle::current();
     let held = hold(session, &mut ledger, tables, &options, fence).await;
@@ -373,6 +373,7 @@ impl Applier {
         loop {
             if !within_batch {
                 self.housekeeper.between_batches(&mut self.appliers)?;
+                figures::note_tables(&self.shared.metrics, &self.appliers);
             }
             let part = match parts.recv_timeout(Duration::from_secs(1)) {
                 Ok(part) => part,
@@ -381,6 +382,7 @@ impl Applier {
             };
             self.housekeeper.batch_begins(true);
             within_batch = part.end.is_none();
+            let began = Instant::now();
             for changes in &part.tables {
                 let applier = self
                     .appliers
@@ -388,6 +390,7 @@ impl Applier {
                     .ok_or_else(|| Error::failed("changes of a table that is not open"))?;
                 applier.stage(changes, &part.transactions)?;
             }
+            self.shared.metrics.staged(began.elapsed());
             if let Some(end) = part.end {
                 self.commit(end)?;
             }
@@ -397,6 +400,7 @@ impl Applier {
     /// Commits every table that has changes, then the fence.
     fn commit(&mut self, end: BatchEnd) -> Result<()> {
         failpoint::at("stream.commit.before")?;
+        let began = Instant::now();
         if let Some(standby) = &mut self.standby {
             standby.holds()?;
         }
@@ -430,6 +434,7 @@ impl Applier {
             runtime.block_on(self.ledger.commit_fence(next, chrono::Utc::now()))?;
             self.shared.fence.fetch_max(next.bytes(), Ordering::AcqRel);
         }
+        self.shared.metrics.committed(tables, began.elapsed(), end.source_time_us);
         failpoint::at("stream.fence.after")?;
         if self.ledger.spool().is_some() {
             runtime.block_on(spool::tidy(&mut self.ledger, &self.lake))?;

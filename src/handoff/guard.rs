@@ -21,7 +21,7 @@ use crate::source::options::ConnectOptions;
 use crate::source::{client, slot};
 
 /// Between two looks.
-const EVERY: Duration = Duration::from_secs(2);
+pub const EVERY: Duration = Duration::from_secs(2);
 /// A server that does not answer is asked anew over another connection.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The growth is that of the last time.
@@ -139,7 +139,7 @@ impl Looker {
 }
 
 /// Bytes per second since the oldest sample that is not too old.
-fn growth(samples: &mut VecDeque<(Instant, u64)>, bytes: u64) -> Option<f64> {
+pub fn growth(samples: &mut VecDeque<(Instant, u64)>, bytes: u64) -> Option<f64> {
     let now = Instant::now();
     samples.push_back((now, bytes));
     while samples.front().is_some_and(|(at, _)| now.duration_since(*at) > GROWTH_OVER) {

@@ -5,6 +5,7 @@
 pub mod clean;
 pub mod copy;
 pub mod cut;
+pub mod figures;
 pub mod follow;
 pub mod guard;
 pub mod housekeeping;

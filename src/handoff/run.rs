@@ -11,11 +11,13 @@
 //! A new generation is begun by the same code whether it was asked for (`--resnapshot`) or is the
 //! answer to a lost history. The old versions stay until the new handoff replaces them.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::config::{Config, OnLostHistory};
 use crate::error::{Error, Kind, Result};
 use crate::failpoint;
+use crate::handoff::figures;
 use crate::handoff::follow::{Target, follow, open_tables, reached};
 use crate::handoff::guard::Guard;
 use crate::handoff::ownership::{self, Ownership};
@@ -24,6 +26,7 @@ use crate::handoff::session::Session;
 use crate::handoff::snapshot::{self, Taken};
 use crate::handoff::watch::{Watch, explained};
 use crate::lake::Ledger;
+use crate::observe::metrics::Metrics;
 use crate::observe::stop::StopSignal;
 use crate::position::Lsn;
 use crate::source::{catalog, client, slot};
@@ -53,8 +56,23 @@ pub async fn run(
     resnapshot: bool,
     stop: &StopSignal,
 ) -> Result<Lsn> {
+    run_observed(config, until, resnapshot, stop, &Arc::default()).await
+}
+
+/// As [`run`]; what it does is counted in `metrics`.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_observed(
+    config: &Config,
+    until: Until,
+    resnapshot: bool,
+    stop: &StopSignal,
+    metrics: &Arc<Metrics>,
+) -> Result<Lsn> {
     let mut run = Run {
         config,
+        metrics,
         until,
         stop,
         target: None,
@@ -88,6 +106,7 @@ struct Trouble {
 
 struct Run<'a> {
     config: &'a Config,
+    metrics: &'a Arc<Metrics>,
     until: Until,
     stop: &'a StopSignal,
     /// Fixed once: what commits while a snapshot is copied is not waited for.
@@ -121,6 +140,7 @@ impl Run<'_> {
 
     async fn attempt(&mut self) -> Result<Lsn> {
         let Some(mut session) = open(self.config, self.stop).await? else { return Ok(Lsn::ZERO) };
+        figures::observe(&mut session, self.metrics);
         if let (Some(ours), Some(ledger)) = (self.owner.as_deref(), &session.ledger)
             && !ledger.was_owned_by(ours)
         {
@@ -229,6 +249,7 @@ impl Run<'_> {
             return Err(error);
         }
         let wait = jittered(trouble.wait);
+        self.metrics.tries_again(&error);
         tracing::warn!(
             fence = %seen.fence,
             chunks = seen.chunks,
@@ -273,6 +294,7 @@ impl Run<'_> {
                  nobody else uses slot and publication, then `tidegate run --resnapshot`",
             ));
         }
+        self.metrics.trouble(&error);
         tracing::warn!(
             generation = lost.number,
             "{}; beginning a new generation, as on_lost_history says",

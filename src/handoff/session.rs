@@ -12,6 +12,7 @@ use crate::handoff::guard::Guard;
 use crate::handoff::rules::{self, Recorded, Resume};
 use crate::handoff::spool;
 use crate::lake::{Lake, Ledger, Phase, PipelineState, SourceIdentity};
+use crate::observe::metrics::Metrics;
 use crate::source::catalog::{self, ServerInfo, TableInfo};
 use crate::source::client;
 use crate::source::options::{ConnectOptions, Secret};
@@ -51,6 +52,8 @@ pub struct Session {
     pub guard: Option<Guard>,
     /// Chunks recorded by this session: what progress is measured by before there is a fence.
     pub chunks_recorded: u64,
+    /// What the run counts; nobody's, for a command that does not run.
+    pub metrics: Arc<Metrics>,
 }
 
 /// The source's connection options, from the configuration.
@@ -92,6 +95,7 @@ impl Session {
             ledger,
             guard: None,
             chunks_recorded: 0,
+            metrics: Arc::default(),
         })
     }
 

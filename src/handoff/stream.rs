@@ -22,6 +22,7 @@ use crate::error::Result;
 use crate::failpoint;
 use crate::handoff::rules;
 use crate::handoff::spool::source::Source;
+use crate::observe::metrics::Metrics;
 use crate::position::Lsn;
 use crate::source::pgoutput;
 use crate::source::wire::Frame;
@@ -45,6 +46,8 @@ pub struct Shared {
     pub stop: AtomicBool,
     /// Set by the applier when it has failed: nobody takes parts any more.
     pub failed: AtomicBool,
+    /// What both count.
+    pub metrics: Arc<Metrics>,
 }
 
 /// Why the reader ended.
@@ -79,6 +82,7 @@ pub fn read(
         interval,
     };
     let mut until_look = 0u32;
+    let _reading = shared.metrics.reading();
     loop {
         // Messages at hand follow each other within a microsecond.
         let at_hand = source.buffered();
@@ -94,6 +98,7 @@ pub fn read(
                 return Ok(Ended::Stopped);
             }
             reader.status(source, false)?;
+            reader.settle(collector);
         }
         until_look -= 1;
         let wait = if at_hand { Duration::ZERO } else { reader.wait() };
@@ -175,6 +180,16 @@ impl Reader<'_> {
         }
     }
 
+    /// Notes what needs no commit any more: nothing of it waits here or in the queue.
+    fn settle(&self, collector: &Collector) {
+        let fence = self.shared.fence.load(Ordering::Acquire);
+        if collector.batch_changes() == 0 && collector.may_end() && fence >= self.last_end.0.bytes()
+        {
+            let received = self.shared.received.load(Ordering::Acquire);
+            self.shared.metrics.settled(Lsn::new(received));
+        }
+    }
+
     /// Tells the server what is durable, when it asked, when that moved, or now and then.
     fn status(&mut self, source: &mut Source, asked: bool) -> Result<()> {
         let received = Lsn::new(self.shared.received.load(Ordering::Acquire));
@@ -196,6 +211,9 @@ impl Reader<'_> {
         collector: &mut Collector,
         at: Option<Lsn>,
     ) -> Result<()> {
+        if let Some(since) = self.batch_since {
+            self.shared.metrics.batch(collector.batch_changes(), since.elapsed());
+        }
         let part = collector.end_batch(at)?;
         self.batch_since = None;
         self.last_end = (collector.applied(), Instant::now());
@@ -204,6 +222,7 @@ impl Reader<'_> {
 
     /// Hands a part on; while the applier is busy the server is kept informed.
     fn send(&mut self, source: &mut Source, mut part: Part) -> Result<()> {
+        self.shared.metrics.part(part.changes(), part.bytes());
         loop {
             match self.parts.try_send(part) {
                 Ok(()) => return Ok(()),
@@ -241,7 +260,12 @@ pub fn queue() -> (Sender<Part>, Receiver<Part>) {
 
 /// A new shared state whose fence stands at `fence`.
 pub fn shared(fence: Lsn) -> Arc<Shared> {
-    let shared = Shared::default();
+    observed(fence, &Arc::default())
+}
+
+/// As [`shared`]; what both do is counted in `metrics`.
+pub fn observed(fence: Lsn, metrics: &Arc<Metrics>) -> Arc<Shared> {
+    let shared = Shared { metrics: metrics.clone(), ..Shared::default() };
     shared.fence.store(fence.bytes(), Ordering::Release);
     Arc::new(shared)
 }

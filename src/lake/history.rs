@@ -1,5 +1,7 @@
 //! The versions of a table, from the tags in its commits.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, SecondsFormat};
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
@@ -7,6 +9,7 @@ use serde::Serialize;
 
 use super::actions::CommitInfo;
 use super::checkpoint::{Tag, VersionKind};
+use super::retention::LogFolder;
 use super::store::{Lake, store_error};
 use crate::error::{Error, Result};
 use crate::position::Lsn;
@@ -53,14 +56,74 @@ pub async fn versions(lake: &Lake, folder: &str) -> Result<Vec<VersionInfo>> {
     let mut numbers: Vec<u64> =
         listed.iter().filter_map(|m| m.location.filename().and_then(version_of)).collect();
     numbers.sort_unstable();
-    let reads = numbers.into_iter().map(|version| async move {
-        // Gone between listing and reading: cleaned up.
-        let bytes = lake.get(&format!("{folder}/_delta_log/{version:020}.json")).await?;
-        bytes.map(|bytes| version_info(version, &bytes).map_err(|e| e.at(folder))).transpose()
-    });
+    // Gone between listing and reading: cleaned up.
+    let reads = numbers.into_iter().map(|version| read_version(lake, folder, version));
     let found: Vec<Option<VersionInfo>> =
         stream::iter(reads).buffered(READS_AT_A_TIME).try_collect().await?;
     Ok(found.into_iter().flatten().collect())
+}
+
+/// The versions among those listed that publish a snapshot, oldest first. Reads few commits of a
+/// long log: a generation has one, its first, so that it is sought where the generation changes.
+///
+/// # Errors
+/// The log can't be read.
+pub async fn handoffs(lake: &Lake, folder: &str, log: &LogFolder) -> Result<Vec<VersionInfo>> {
+    let (Some(first), Some(newest)) = (log.tail(), log.newest()) else { return Ok(Vec::new()) };
+    let mut found = BTreeMap::new();
+    // What a clean-up kept stands by itself.
+    for version in log.commits.range(..first) {
+        if let Some(info) = read_version(lake, folder, *version).await? {
+            found.insert(*version, info);
+        }
+    }
+    let mut stretches = vec![(
+        nearest_of_ours(lake, folder, first, newest, &mut found).await?,
+        nearest_of_ours(lake, folder, newest, newest, &mut found).await?,
+    )];
+    while let Some((low, high)) = stretches.pop() {
+        let same = low.1 == high.1 && low.1.is_some();
+        if same || high.0.saturating_sub(low.0) < 2 {
+            continue;
+        }
+        let middle = low.0 + (high.0 - low.0) / 2;
+        let middle = nearest_of_ours(lake, folder, middle, high.0, &mut found).await?;
+        if middle.0 >= high.0 {
+            // Between the middle and the end are strangers' alone.
+            stretches.push((low, (low.0 + (high.0 - low.0) / 2, high.1)));
+            continue;
+        }
+        stretches.push((low, middle));
+        stretches.push((middle, high));
+    }
+    Ok(found.into_values().filter(|info| info.kind == VersionKind::Handoff).collect())
+}
+
+/// The first version from `from` on, `until` at the latest, that has a generation; and which.
+async fn nearest_of_ours(
+    lake: &Lake,
+    folder: &str,
+    from: u64,
+    until: u64,
+    found: &mut BTreeMap<u64, VersionInfo>,
+) -> Result<(u64, Option<u64>)> {
+    for version in from..=until {
+        if !found.contains_key(&version)
+            && let Some(info) = read_version(lake, folder, version).await?
+        {
+            found.insert(version, info);
+        }
+        let generation = found.get(&version).and_then(|info| info.generation);
+        if generation.is_some() {
+            return Ok((version, generation));
+        }
+    }
+    Ok((until, None))
+}
+
+async fn read_version(lake: &Lake, folder: &str, version: u64) -> Result<Option<VersionInfo>> {
+    let bytes = lake.get(&format!("{folder}/_delta_log/{version:020}.json")).await?;
+    bytes.map(|bytes| version_info(version, &bytes).map_err(|e| e.at(folder))).transpose()
 }
 
 fn version_of(name: &str) -> Option<u64> {

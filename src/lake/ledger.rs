@@ -281,6 +281,9 @@ impl Event {
 
 mod upkeep;
 
+/// Is told what the ledger says, whenever that changed.
+pub type Listener = Arc<dyn Fn(&Ledger) + Send + Sync>;
+
 /// The ledger of a lake.
 pub struct Ledger {
     log: TableLog,
@@ -296,6 +299,7 @@ pub struct Ledger {
     /// The last transaction the stream brought since the ledger was opened.
     last: Option<LastCommit>,
     log_checkpoint: log_checkpoint::Background,
+    listener: Option<Listener>,
 }
 
 impl Ledger {
@@ -357,6 +361,7 @@ impl Ledger {
             next_file_no,
             last: None,
             log_checkpoint: Default::default(),
+            listener: None,
         })
     }
 
@@ -389,6 +394,7 @@ impl Ledger {
             next_file_no: 0,
             last: None,
             log_checkpoint: Default::default(),
+            listener: None,
         })
     }
 
@@ -402,6 +408,18 @@ impl Ledger {
         self.put_by(actions, None, "CLAIM", RULES).await?;
         self.epoch = Some(epoch);
         Ok(())
+    }
+
+    /// Tells `listener` what the ledger says, now and after each change that this process makes.
+    pub fn listen(&mut self, listener: Listener) {
+        self.listener = Some(listener);
+        self.tell();
+    }
+
+    fn tell(&self) {
+        if let Some(listener) = &self.listener {
+            listener(self);
+        }
     }
 
     /// The name under which this run owns the pipeline, once it does.
@@ -446,6 +464,7 @@ impl Ledger {
         let file = self.write_events(events).await?;
         self.put(actions, file, "SPOOL").await?;
         self.spool = spool;
+        self.tell();
         Ok(())
     }
 
@@ -464,6 +483,7 @@ impl Ledger {
         let file = self.write_events(events).await?;
         self.put(actions, file, "SET STATE").await?;
         self.state = state;
+        self.tell();
         Ok(())
     }
 
@@ -480,6 +500,7 @@ impl Ledger {
         actions.push(domain(FENCE_DOMAIN, &fence)?);
         self.put(actions, None, "GO LIVE").await?;
         (self.state, self.fence) = (state, Some(fence));
+        self.tell();
         Ok(())
     }
 
@@ -524,6 +545,7 @@ impl Ledger {
         actions.push(domain(FENCE_DOMAIN, &fence)?);
         self.put(actions, None, "FENCE").await?;
         self.fence = Some(fence);
+        self.tell();
         Ok(())
     }
 
@@ -616,7 +638,8 @@ impl Ledger {
         judged.judge_since(seen, rules).await?;
         let fresh = Self::from_snapshot(log, &snapshot, self.epoch.take()).await?;
         let next_file_no = self.next_file_no.max(fresh.next_file_no);
-        *self = Ledger { next_file_no, ..fresh };
+        let listener = self.listener.take();
+        *self = Ledger { next_file_no, listener, ..fresh };
         Ok(())
     }
 

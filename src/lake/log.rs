@@ -263,9 +263,13 @@ impl TableLog {
                 }
                 Ok(Above::Rewritten) => {
                     self.uncertain = false;
+                    lake.patience().count_conflict();
                     return Ok(Put::Rewritten);
                 }
-                Ok(Above::Harmless) => continue,
+                Ok(Above::Harmless) => {
+                    lake.patience().count_conflict();
+                    continue;
+                }
                 Ok(Above::Nothing) if !error.is_transient() => return Err(error),
                 Err(look) if !look.is_transient() => return Err(look),
                 Ok(Above::Nothing) | Err(_) => {}

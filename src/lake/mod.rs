@@ -47,7 +47,7 @@ pub mod travel;
 pub use checkpoint::{Checkpoint, SourceIdentity, SourceTable, Tag, VersionKind};
 pub use digest::RowDigest;
 pub use files::{DataFileWriter, FileNo, FileOptions, NewFile, file_no_of};
-pub use history::{VersionInfo, versions};
+pub use history::{VersionInfo, handoffs, versions};
 pub use lease::Lease;
 pub use ledger::{
     BoundaryEntry, Event, Fence, LastCommit, LeafEntry, Ledger, Phase, PipelineState, SpoolState,

@@ -10,8 +10,8 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
@@ -27,6 +27,7 @@ use tokio::sync::Notify;
 
 use crate::config::units::duration_text;
 use crate::error::Kind;
+use crate::observe::metrics::StoreCounts;
 
 /// The first wait; each one is twice as long as the one before, less up to half of it.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -40,6 +41,7 @@ const DELETES_AT_A_TIME: usize = 8;
 pub struct Patience {
     retry_for: Duration,
     ended: Arc<Ended>,
+    counts: Arc<OnceLock<Arc<StoreCounts>>>,
 }
 
 #[derive(Debug, Default)]
@@ -51,7 +53,25 @@ struct Ended {
 impl Patience {
     /// Operations are tried again for so long.
     pub fn new(retry_for: Duration) -> Self {
-        Patience { retry_for, ended: Arc::default() }
+        Patience { retry_for, ended: Arc::default(), counts: Arc::default() }
+    }
+
+    /// Counts what it has patience with in `counts`, from now on; only the first call counts.
+    pub fn count_into(&self, counts: Arc<StoreCounts>) {
+        let _ = self.counts.set(counts);
+    }
+
+    fn count_retry(&self) {
+        if let Some(counts) = self.counts.get() {
+            counts.retries.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A commit found the version of somebody else in its place.
+    pub(super) fn count_conflict(&self) {
+        if let Some(counts) = self.counts.get() {
+            counts.conflicts.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// From now on nothing is waited for.
@@ -90,6 +110,7 @@ impl Waits<'_> {
             return None;
         }
         let left = self.patience.retry_for.checked_sub(self.since.elapsed())?;
+        self.patience.count_retry();
         let full = self.next;
         self.next = (full * 2).min(LONGEST_WAIT);
         Some(jittered(full).min(left.max(Duration::from_millis(1))))

@@ -4,6 +4,7 @@
 
 pub mod human;
 pub mod log;
+pub mod metrics;
 pub mod progress;
 pub mod reading;
 pub mod stop;

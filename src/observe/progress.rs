@@ -14,6 +14,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::log;
+use super::metrics::Copied;
 use super::reading::{Reading, line};
 
 /// Between two log lines.
@@ -56,6 +57,7 @@ struct Counters {
     retained: AtomicU64,
     retained_limit: AtomicU64,
     seconds_to_limit: AtomicU64,
+    copied: Option<Arc<Copied>>,
 }
 
 /// The progress of one piece of work. Clones share it; when the last one is dropped the display
@@ -73,6 +75,20 @@ struct Shown {
 impl Progress {
     /// Starts showing progress. Totals that are `None` or 0 are not known.
     pub fn new(kind: ProgressKind, rows_total: Option<u64>, bytes_total: Option<u64>) -> Self {
+        Progress::start(kind, rows_total, bytes_total, None)
+    }
+
+    /// Progress of a snapshot; what is copied is counted in `copied` too.
+    pub fn of_snapshot(rows_total: u64, copied: Arc<Copied>) -> Self {
+        Progress::start(ProgressKind::Snapshot, Some(rows_total), None, Some(copied))
+    }
+
+    fn start(
+        kind: ProgressKind,
+        rows_total: Option<u64>,
+        bytes_total: Option<u64>,
+        copied: Option<Arc<Copied>>,
+    ) -> Self {
         let counters = Arc::new(Counters {
             kind,
             rows_total: rows_total.filter(|total| *total > 0),
@@ -84,6 +100,7 @@ impl Progress {
             retained: AtomicU64::new(UNKNOWN),
             retained_limit: AtomicU64::new(UNKNOWN),
             seconds_to_limit: AtomicU64::new(UNKNOWN),
+            copied,
         });
         let (finish, finished) = crossbeam_channel::bounded(1);
         let drawn = counters.clone();
@@ -99,6 +116,10 @@ impl Progress {
     pub fn add(&self, rows: u64, bytes: u64) {
         self.0.counters.rows.fetch_add(rows, Ordering::Relaxed);
         self.0.counters.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if let Some(copied) = &self.0.counters.copied {
+            copied.rows.fetch_add(rows, Ordering::Relaxed);
+            copied.bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
     }
 
     /// How many tables there are.

@@ -9,11 +9,12 @@ use crate::handoff::follow::{OpenTable, Target, follow, open_tables};
 use crate::handoff::rules::Resume;
 use crate::handoff::run::refuse;
 use crate::handoff::session::{Session, blocking};
+use crate::lake::Event;
 use crate::observe::stop::StopSignal;
 use crate::source::catalog::{self, quote_literal};
 use crate::source::slot::{self, SlotOptions};
 use crate::source::wire::{SessionKind, Wire};
-use crate::verify::Comparison;
+use crate::verify::{Comparison, VERIFIED_EVENT};
 
 /// Compares source and lake; no `wanted` means all tables of the pipeline.
 ///
@@ -102,7 +103,28 @@ pub async fn verify(config: &Config, wanted: &[String], stop: &StopSignal) -> Re
     })
     .await?;
     drop(keeper);
-    Ok(VerifyOutput { equal: compared.iter().all(|table| table.equal), at, tables: compared })
+    let output =
+        VerifyOutput { equal: compared.iter().all(|table| table.equal), at, tables: compared };
+    note(&mut session, &output).await;
+    Ok(output)
+}
+
+/// Tells whoever watches the pipeline. The comparison holds also where that can't be written down.
+async fn note(session: &mut Session, output: &VerifyOutput) {
+    let noted = async {
+        let ledger = session.ledger_mut()?;
+        // Of some tables a difference is worth knowing; that they are equal says little of the rest.
+        if output.equal && output.tables.len() < ledger.state().tables.len() {
+            return Ok(());
+        }
+        let generation = ledger.state().generation;
+        let detail =
+            serde_json::json!({ "at": output.at, "equal": output.equal, "generation": generation });
+        ledger.append_events(&[Event::now("", VERIFIED_EVENT, "", detail)]).await
+    };
+    if let Err(error) = noted.await {
+        tracing::warn!("the result could not be noted in the ledger: {error}");
+    }
 }
 
 /// A slot name of our own that lives as long as its connection.

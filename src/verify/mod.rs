@@ -29,6 +29,8 @@ use crate::source::types::{ColumnPlan, RowsBuilder};
 use crate::source::wire::Wire;
 use spill::{Differences, KeyHash, RowText, Side, compare};
 
+/// Kind of the event by which the ledger knows of a comparison.
+pub const VERIFIED_EVENT: &str = "verified";
 /// How many differing rows are shown.
 const SAMPLES: usize = 5;
 

@@ -14,7 +14,8 @@ use crate::handoff::retain::Retention;
 use crate::handoff::session::Session;
 use crate::lake::Event;
 use crate::lake::locations::Locations;
-use crate::observe::progress::{Progress, ProgressKind};
+use crate::observe::metrics::CopyPlan;
+use crate::observe::progress::Progress;
 use crate::observe::stop::StopSignal;
 use crate::position::Lsn;
 
@@ -108,7 +109,7 @@ pub async fn copy(
     let age = session.config.handoff.max_snapshot_age;
     let until = (!age.is_zero()).then(|| boundary.made.checked_add(age)).flatten();
     let queue = Arc::new(Queue::new(tasks, until, workers));
-    let progress = show(run);
+    let progress = show(session, run);
     let stopped = Arc::new(AtomicBool::new(stop.is_set()));
     let copy = CopyRun {
         source: session.source.clone(),
@@ -135,6 +136,7 @@ pub async fn copy(
     });
     let mut given_up: Option<Error> = None;
     let mut gather = Gather::new(session, run, boundary.base, &progress)?;
+    let metrics = session.metrics.clone();
     loop {
         tokio::select! {
             received = done.recv() => {
@@ -142,6 +144,9 @@ pub async fn copy(
                 let mut events = Vec::new();
                 let mut next = Some(first);
                 while let Some(result) = next {
+                    if matches!(result, Done::Copied(_)) {
+                        metrics.chunk_done();
+                    }
                     gather.take_in(result, &mut run.tables, &mut events)?;
                     next = done.try_recv().ok();
                 }
@@ -180,18 +185,35 @@ pub async fn copy(
     Ok(Ended::Done)
 }
 
-fn show(run: &Run) -> Progress {
+fn show(session: &Session, run: &Run) -> Progress {
     let left = |table: &RunTable| {
         let kept: u64 = table.held.chunks.iter().map(|chunk| chunk.rows).sum();
         (table.info.rows_estimated.max(0.0) as u64).saturating_sub(kept)
     };
-    let progress =
-        Progress::new(ProgressKind::Snapshot, Some(run.tables.iter().map(left).sum()), None);
+    session.metrics.copy_begins(copy_plan(run));
+    let left = run.tables.iter().map(left).sum();
+    let progress = Progress::of_snapshot(left, session.metrics.copied.clone());
     progress.set_tables(run.tables.len() as u64);
     for _ in run.tables.iter().filter(|table| table.is_complete()) {
         progress.table_done();
     }
     progress
+}
+
+/// What there is to copy, and what of it is copied.
+fn copy_plan(run: &Run) -> CopyPlan {
+    let mut plan = CopyPlan::default();
+    for table in &run.tables {
+        let kept = &table.held.chunks;
+        let rows: u64 = kept.iter().map(|chunk| chunk.rows).sum();
+        plan.rows += rows;
+        plan.bytes += kept.iter().map(|chunk| chunk.bytes).sum::<u64>();
+        plan.expected_rows += (table.info.rows_estimated.max(0.0) as u64).max(rows);
+        plan.source_bytes += table.info.leaves.iter().map(|leaf| leaf.bytes).sum::<u64>();
+        plan.chunks += kept.len() as u64;
+        plan.expected_chunks += table.held.entry.chunks.unwrap_or(kept.len() as u64);
+    }
+    plan
 }
 
 /// The index of each table that has chunks to come and needs one.

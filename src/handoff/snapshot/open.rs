@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::apply::plan::TablePlan;
 use crate::error::{Error, Kind, Result};
 use crate::failpoint;
+use crate::handoff::figures;
 use crate::handoff::rules;
 use crate::handoff::session::Session;
 use crate::handoff::spool;
@@ -78,6 +79,7 @@ pub async fn announce(session: &mut Session) -> Result<Run> {
         }
         None => session.ledger = Some(Ledger::create(&session.lake, state).await?),
     }
+    figures::observe_ledger(session);
     if ours.slot {
         clean::drop_slot(session).await?;
     }

@@ -246,6 +246,24 @@ impl Drop for Judge {
     }
 }
 
+/// What a program in Python prints, with the readers at hand.
+///
+/// # Panics
+/// It fails.
+pub fn python(program: &str) -> String {
+    let setup = setup();
+    let path: Vec<&str> =
+        setup["path"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let ran = Command::new(setup["python"].as_str().unwrap_or("python3"))
+        .args(["-c", program])
+        .env("PYTHONPATH", path.join(":"))
+        .output()
+        .unwrap_or_else(|e| panic!("python3 can't be run: {e}"));
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{said}\nin:\n{program}");
+    String::from_utf8_lossy(&ran.stdout).into_owned()
+}
+
 /// What `scripts/setup-python` found and brought; it brings nothing if all is there.
 fn setup() -> &'static Value {
     static SETUP: OnceLock<Value> = OnceLock::new();

@@ -304,6 +304,25 @@ def shell(root):
     return [] if code == 0 else [f"shellcheck: {out}"]
 
 
+def alerts(root):
+    """promtool over the alert rules, and over the tests in which each alert fires."""
+    promtool = shutil.which("promtool") or brought("promtool") / "promtool"
+    folder = root / "ops" / "prometheus"
+    findings = []
+    for command in [["check", "rules", folder / "tidegate.rules.yaml"],
+                    ["test", "rules", folder / "tidegate.tests.yaml"]]:
+        code, out = run([promtool, *command])
+        findings += [] if code == 0 else [f"promtool {' '.join(command[:2])}: {out}"]
+    rules = re.findall(r"- alert: (\w+)", (folder / "tidegate.rules.yaml").read_text())
+    tested = (folder / "tidegate.tests.yaml").read_text()
+    # What is about one's own taste of numbers needs no test.
+    untested = {"TidegateManyMaskedRows", "TidegateOldTransactionsHeld"}
+    findings += [f"{name}: no test in which it fires" for name in rules
+                 if name not in untested and f'alertname=\\"{name}' not in tested
+                 and f'alertname="{name}"' not in tested]
+    return findings
+
+
 def container(root):
     """hadolint over the container file, and what it does not ask."""
     file = root / "packaging" / "Containerfile"
@@ -376,4 +395,5 @@ def write(root):
         (golden / f"{name}.yaml").write_text(text)
 
 
-CHECKS = [terraform, policies, readmes, user_data, cloud_init, units, shell, container, licences]
+CHECKS = [terraform, policies, readmes, user_data, cloud_init, units, alerts, shell, container,
+          licences]

@@ -51,7 +51,7 @@ pub fn advice(metrics: &Metrics, source_error: Option<&str>) -> Vec<Advice> {
                 human::duration(Duration::from_secs_f64(lag.seconds)),
                 human::bytes(lag.bytes)
             ),
-            "compare read, stage and commit times in /metrics: slow commits want a longer [stream] interval or a store that is nearer, slow staging more memory ([limits] index_memory_bytes), slow reading a source or network that is quicker",
+            "compare tidegate_stage_seconds in /metrics: where commits take most of the time, a longer [stream] interval or a nearer store helps; where staging does, more [limits] index_memory_bytes; where neither does, the source or the network is slow",
         );
     }
     found

@@ -308,7 +308,7 @@ pub const FAMILIES: &[Family] = &[
     counter(
         "tidegate_stage_seconds",
         "seconds",
-        "Time spent on batches, by stage: read (from the first change to the batch's end), stage (files written), commit.",
+        "Time spent on batches, by stage: read (from the first change to the end of the batch, which waits for [stream] interval), stage (files written), commit.",
         |m, out| {
             let seconds = |micros: u64| micros as f64 / 1e6;
             out.with(&[("stage", "read")], seconds(read(&m.read_micros)));

@@ -438,6 +438,26 @@ fn versions_and_views_name_one_cut_of_all_tables_at_any_time() {
         format!("{code}\nprint(tables[\"public.t\"].collect().height, {name}.collect().height)\n");
     let found = support::judge::python(&script);
     assert_eq!(found.trim(), "1001 1000");
+
+    // The page lists the snapshots of both generations, wherever they stand in the log.
+    p.command(&["run", "--resnapshot", "--until-caught-up"]).succeed();
+    sql.run("INSERT INTO t VALUES (1, 'b')");
+    p.run_to_now();
+    let listed = p.command(&["versions", "t", "--kind", "handoff", "--json"]).succeed().json();
+    let number = |version: &Value| (version["version"].as_u64(), version["generation"].as_u64());
+    let listed: Vec<_> = listed.as_array().unwrap().iter().map(number).collect();
+    assert_eq!(listed, [(Some(0), Some(1)), (Some(3), Some(2))]);
+    let mut program = p.follow();
+    let at = address(&mut program);
+    let served = wait_for("the handoff versions", PATIENCE, || {
+        let history = json(at, "/history");
+        let all = history["handoffs"].as_array()?;
+        let of_t: Vec<_> = all.iter().filter(|h| h["table"] == "public.t").map(number).collect();
+        (!of_t.is_empty()).then_some(of_t)
+    });
+    assert_eq!(served, listed);
+    program.signal("TERM");
+    program.finish().expect_code(0);
 }
 
 /// A browser, where there is one: none is brought for the tests.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::observe::human;
+use crate::observe::metrics::freshness::Lag;
 use crate::observe::metrics::{Metrics, SourceLook};
 
 /// One finding.
@@ -44,12 +45,13 @@ pub fn advice(metrics: &Metrics, source_error: Option<&str>) -> Vec<Advice> {
             "nothing, if it has just begun or tries again: the last errors are below",
         );
     }
-    if let Some(lag) = metrics.lag().filter(|lag| lag.seconds > LATE && streaming) {
+    let late = |lag: &Lag| streaming && lag.seconds.is_some_and(|seconds| seconds > LATE);
+    if let Some(lag) = metrics.lag().filter(late) {
         say(
             format!(
                 "The tables are {} behind the source: {} of log.",
-                human::duration(Duration::from_secs_f64(lag.seconds)),
-                human::bytes(lag.bytes)
+                human::duration(Duration::from_secs_f64(lag.age)),
+                human::bytes(lag.bytes.unwrap_or_default())
             ),
             "compare tidegate_stage_seconds in /metrics: where commits take most of the time, a longer [stream] interval or a nearer store helps; where staging does, more [limits] index_memory_bytes; where neither does, the source or the network is slow",
         );

@@ -260,14 +260,14 @@ pub const FAMILIES: &[Family] = &[
         "bytes",
         "Bytes of the source's log that the tables do not show yet.",
         |m, out| {
-            out.maybe(m.lag().map(|lag| lag.bytes));
+            out.maybe(m.lag().and_then(|lag| lag.bytes));
         },
     ),
     gauge(
         "tidegate_lag_seconds",
         "seconds",
-        "For how long the oldest of that has been there; 0 if the tables showed everything when the source was looked at last.",
-        |m, out| out.maybe(m.lag().map(|lag| lag.seconds)),
+        "For how long the oldest of that has been there; 0 if the tables showed everything when the source was looked at last. Absent if that is not known.",
+        |m, out| out.maybe(m.lag().and_then(|lag| lag.seconds)),
     ),
     gauge(
         "tidegate_visible_age_seconds",

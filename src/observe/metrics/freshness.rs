@@ -18,17 +18,18 @@ const MOST: usize = 2_048;
 pub struct Freshness {
     notes: VecDeque<(i64, Lsn)>,
     seen: Option<i64>,
-    end: Lsn,
+    /// The newest note.
+    end: Option<Lsn>,
 }
 
 /// What is known of it at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lag {
-    /// Bytes of log that the tables do not show.
-    pub bytes: u64,
+    /// Bytes of log that the tables do not show; none while the source's log is not known.
+    pub bytes: Option<u64>,
     /// For how long the oldest of what they do not show has been there; 0 if they showed everything
-    /// at the last note.
-    pub seconds: f64,
+    /// at the last note, none if that note is not of now: much may have been written since.
+    pub seconds: Option<f64>,
     /// How old the newest moment is of which they show everything.
     pub age: f64,
 }
@@ -41,7 +42,7 @@ impl Freshness {
 
     /// The source's log ended at `end`.
     pub fn note(&mut self, at: i64, end: Lsn) {
-        self.end = self.end.max(end);
+        self.end = Some(end);
         self.notes.push_back((at, end));
         if self.notes.len() > MOST {
             let mut keep = false;
@@ -63,15 +64,15 @@ impl Freshness {
         }
     }
 
-    /// The lag at `now`; none before anything is known.
-    pub fn lag(&self, now: i64, visible: Lsn) -> Option<Lag> {
+    /// The lag at `now`; none before anything is known. `answers` says that the last note is of now.
+    pub fn lag(&self, now: i64, visible: Lsn, answers: bool) -> Option<Lag> {
         let age = (now - self.seen?).max(0) as f64 / 1e3;
-        let caught_up = self.notes.is_empty();
-        Some(Lag {
-            bytes: if caught_up { 0 } else { self.end.bytes_since(visible) },
-            seconds: if caught_up { 0.0 } else { age },
-            age,
-        })
+        let (bytes, seconds) = match self.end {
+            Some(end) if !self.notes.is_empty() => (Some(end.bytes_since(visible)), Some(age)),
+            Some(_) if answers => (Some(0), Some(0.0)),
+            _ => (None, None),
+        };
+        Some(Lag { bytes, seconds, age })
     }
 
     /// Another history: nothing of it is known.
@@ -85,14 +86,14 @@ mod tests {
     use super::*;
 
     fn lag(fresh: &Freshness, now: i64, visible: u64) -> (u64, f64, f64) {
-        let lag = fresh.lag(now, Lsn::new(visible)).unwrap();
-        (lag.bytes, lag.seconds, lag.age)
+        let lag = fresh.lag(now, Lsn::new(visible), true).unwrap();
+        (lag.bytes.unwrap(), lag.seconds.unwrap(), lag.age)
     }
 
     #[test]
     fn the_lag_grows_while_nothing_is_shown_and_is_zero_once_everything_is() {
         let mut fresh = Freshness::default();
-        assert_eq!(fresh.lag(0, Lsn::ZERO), None);
+        assert_eq!(fresh.lag(0, Lsn::ZERO, true), None);
         fresh.note(1_000, Lsn::new(100));
         fresh.shown(Lsn::new(100));
         assert_eq!(lag(&fresh, 2_000, 100), (0, 0.0, 1.0));
@@ -113,6 +114,22 @@ mod tests {
         assert_eq!(lag(&fresh, 61_000, 100), (100, 60.0, 60.0));
         // A clock that was set back makes no negative age.
         assert_eq!(lag(&fresh, 0, 100).2, 0.0);
+    }
+
+    #[test]
+    fn a_source_that_is_not_asked_or_does_not_answer_is_not_said_to_be_caught_up_with() {
+        let mut fresh = Freshness::default();
+        fresh.seen_at(1_000);
+        let unknown = Some(Lag { bytes: None, seconds: None, age: 1.0 });
+        assert_eq!(fresh.lag(2_000, Lsn::new(100), true), unknown);
+        fresh.note(2_000, Lsn::new(100));
+        fresh.shown(Lsn::new(100));
+        assert_eq!(lag(&fresh, 3_000, 100), (0, 0.0, 1.0));
+        assert_eq!(fresh.lag(3_000, Lsn::new(100), false), unknown);
+        // What was seen to be missing still is.
+        fresh.note(3_000, Lsn::new(130));
+        let missing = Some(Lag { bytes: Some(30), seconds: Some(2.0), age: 2.0 });
+        assert_eq!(fresh.lag(4_000, Lsn::new(100), false), missing);
     }
 
     #[test]

@@ -381,8 +381,8 @@ impl Metrics {
         if history.is_due(now) {
             history.push(Point {
                 at: now,
-                lag_seconds: lag.map(|lag| lag.seconds),
-                lag_bytes: lag.map(|lag| lag.bytes),
+                lag_seconds: lag.and_then(|lag| lag.seconds),
+                lag_bytes: lag.and_then(|lag| lag.bytes),
                 retained_bytes: look.filter(|look| look.slot).map(|look| look.retained),
                 changes: read(&self.changes),
                 copied_rows: read(&self.copied.rows),
@@ -400,10 +400,10 @@ impl Metrics {
         if !self.is_ready() {
             return None;
         }
-        let visible = self.visible();
+        let (visible, answers) = (self.visible(), self.source().is_some());
         let mut fresh = lock(&self.fresh);
         fresh.shown(visible);
-        fresh.lag(Utc::now().timestamp_millis(), visible)
+        fresh.lag(Utc::now().timestamp_millis(), visible, answers)
     }
 
     /// The last comparison with the source.
@@ -490,10 +490,10 @@ mod tests {
         let _reading = metrics.reading();
         let look = |end| Some(SourceLook { end: Lsn::new(end), ..SourceLook::default() });
         metrics.set_source(look(150));
-        assert_eq!(metrics.lag().unwrap().bytes, 50);
+        assert_eq!(metrics.lag().unwrap().bytes, Some(50));
         metrics.settled(Lsn::new(150));
         let lag = metrics.lag().unwrap();
-        assert_eq!((lag.bytes, lag.seconds), (0, 0.0));
+        assert_eq!((lag.bytes, lag.seconds), (Some(0), Some(0.0)));
     }
 
     #[test]

@@ -59,7 +59,10 @@ pub fn open(
     for file in table.files().values().filter(|file| file_no_of(&file.path).is_none()) {
         identity.table_id.push_str(&format!(" {}={}", file.number, file.path));
     }
-    let open = Locations::open(folder, &identity, options)?;
+    // Not the checkpoint's: files that others wrote since then have numbers above it.
+    let end = u64::from(table.next_file_no());
+    // One that is ahead is let go here: it would lock the one that is made instead of it out.
+    let open = Locations::open(folder, &identity, options)?.filter(|index| index.version() <= end);
     let newer = |from: u64| -> Vec<u32> {
         let mut files: Vec<u32> =
             table.files().keys().copied().filter(|no| u64::from(*no) >= from).collect();
@@ -67,10 +70,8 @@ pub fn open(
         files
     };
     let reader = KeyReader { plan, lake, runtime, table, encoder: &encoder };
-    // Not the checkpoint's: files that others wrote since then have numbers above it.
-    let end = u64::from(table.next_file_no());
     match open {
-        Some(mut index) if index.version() <= end => {
+        Some(mut index) => {
             let files = newer(index.version());
             for no in &files {
                 let mut entries: Vec<(Vec<u8>, Location)> = Vec::new();
@@ -87,7 +88,7 @@ pub fn open(
             index.commit_staged(end)?;
             Ok(Some(index))
         }
-        _ => {
+        None => {
             let mut index = Locations::create(folder, &identity, options)?;
             let files = newer(0);
             let mut builder = index.run_builder();

@@ -3,7 +3,7 @@
 //! The source has a connection of its own for it, so that something is said also while the pipeline
 //! waits for it in vain. Of the lake only what the run does not know itself is read, and seldom.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -164,6 +164,9 @@ impl LakeLooker {
             self.board.set_status(status::of_lake(&lake, &ledger, |_| None).await?);
             return Ok(());
         }
+        let names: BTreeSet<String> =
+            ledger.state().tables.iter().map(|t| format!("{}.{}", t.schema, t.name)).collect();
+        self.metrics.keep_tables(|table| names.contains(table));
         self.look_at_logs(&lake, &ledger).await?;
         self.metrics.set_verified(verified(&ledger).await?);
         let gathered = status::of_lake(&lake, &ledger, |entry| self.known(entry)).await?;

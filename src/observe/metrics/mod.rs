@@ -311,9 +311,9 @@ impl Metrics {
         }
     }
 
-    /// Notes what the tables are; whoever is not among them is gone.
-    pub fn set_tables(&self, tables: impl IntoIterator<Item = (String, TableFigures)>) {
-        *lock(&self.tables) = tables.into_iter().take(MOST_TABLES).collect();
+    /// Forgets the tables that are none of the pipeline any more.
+    pub fn keep_tables(&self, is_ours: impl Fn(&str) -> bool) {
+        lock(&self.tables).retain(|table, _| is_ours(table));
     }
 
     /// Notes a table's newest version.
@@ -547,5 +547,8 @@ mod tests {
         assert_eq!(lock(&metrics.tables).len(), MOST_TABLES);
         metrics.set_table("public.t3", TableFigures { version: 7, ..Default::default() });
         assert_eq!(metrics.table("public.t3").unwrap().version, 7);
+        metrics.keep_tables(|table| table == "public.t3");
+        assert_eq!(lock(&metrics.tables).len(), 1);
+        assert!(metrics.table("public.t4").is_none());
     }
 }

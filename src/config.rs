@@ -17,8 +17,8 @@ mod secret;
 pub mod units;
 
 pub use file::{
-    File, Format, Handoff, Http, Limits, Maintenance, OnLostHistory, OnWalLimit, Patterns, Retain,
-    Stream,
+    File, Format, Handoff, Http, Limits, Maintenance, OnLostHistory, OnSchemaChange, OnWalLimit,
+    Patterns, Retain, Stream,
 };
 pub use http::Token;
 pub use secret::{redact, redact_location};
@@ -106,6 +106,8 @@ pub struct Config {
     pub column_prefix: String,
     /// What to do when the source does not continue what the lake holds.
     pub on_lost_history: OnLostHistory,
+    /// What to do with a table whose change its rows can't follow in place.
+    pub on_schema_change: OnSchemaChange,
     /// The first snapshot.
     pub handoff: Handoff,
     /// Following the changes.
@@ -245,6 +247,7 @@ impl Config {
             name,
             column_prefix,
             on_lost_history: flags.on_lost_history.or(file.on_lost_history).unwrap_or_default(),
+            on_schema_change: file.on_schema_change.unwrap_or_default(),
             handoff: file.handoff,
             stream: file.stream,
             limits: file.limits,

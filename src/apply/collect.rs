@@ -44,7 +44,7 @@ enum Seen {
     /// They are the plan's.
     Fits { layout: Arc<Layout>, table: usize, skip_below: Lsn },
     /// They are not: no change that counts can be taken.
-    Changed { what: String, table: usize, skip_below: Lsn },
+    Changed { what: String, relation: Box<Relation>, table: usize, skip_below: Lsn },
 }
 
 struct Open {
@@ -66,6 +66,20 @@ pub enum Step {
     PartFull,
     /// The target is reached: end the batch at this LSN and stop.
     Reached(Lsn),
+    /// The transaction whose commit record starts here changes a table whose columns, key or replica
+    /// identity are no longer the plan's. Nothing of the batch may be committed.
+    Changed(Box<Changed>),
+}
+
+/// A table that the stream names otherwise than its plan does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// Where the commit record of the first transaction with it starts.
+    pub at: Lsn,
+    /// As the stream names it.
+    pub relation: Relation,
+    /// What is different.
+    pub what: String,
 }
 
 /// Collects changes until the caller cuts the batch.
@@ -131,7 +145,7 @@ impl Collector {
     /// Takes one message of the stream.
     ///
     /// # Errors
-    /// A message out of place, or a table whose columns are no longer those of the plan.
+    /// A message out of place.
     pub fn message(&mut self, message: Message<'_>) -> Result<Step> {
         match message {
             Message::Begin { final_lsn, commit_time_us, xid } => {
@@ -175,8 +189,10 @@ impl Collector {
             Message::Truncate { rels, .. } => {
                 let mut step = Step::Continue;
                 for rel in rels {
-                    if let Step::PartFull = self.change(rel, Op::Truncate, None, None)? {
-                        step = Step::PartFull;
+                    match self.change(rel, Op::Truncate, None, None)? {
+                        Step::Continue => {}
+                        changed @ Step::Changed(_) => return Ok(changed),
+                        other => step = other,
                     }
                 }
                 Ok(step)
@@ -266,7 +282,9 @@ impl Collector {
         let seen = match layout(&known.plan, relation) {
             Ok(layout) => Seen::Fits { layout: Arc::new(layout), table, skip_below },
             // An error only once a change of it counts: what is below the base is skipped.
-            Err(what) => Seen::Changed { what, table, skip_below },
+            Err(what) => {
+                Seen::Changed { what, relation: Box::new(relation.clone()), table, skip_below }
+            }
         };
         if let (Some(Seen::Fits { layout: old, .. }), Seen::Fits { layout, .. }) =
             (self.layouts.get(&relation.oid), &seen)
@@ -281,17 +299,14 @@ impl Collector {
     }
 
     /// A change of a table whose columns are no longer the plan's.
-    fn changed(&mut self, rel: u32, table: usize, what: String) -> Result<Step> {
-        let name = self.tables.get(&rel).map(|known| known.plan.to_string()).unwrap_or_default();
+    fn changed(&mut self, rel: u32, table: usize, what: String, relation: Relation) -> Step {
         if let Some(given_up) = &mut self.given_up {
             given_up.entry(table).or_insert(what);
             self.layouts.insert(rel, Seen::Other);
-            return Ok(Step::Continue);
+            return Step::Continue;
         }
-        Err(Error::failed(format!("{name}: its columns changed at the source: {what}")).next(
-            "what was committed before the change is in the lake; following a schema change is not \
-             built yet: start a new generation with `tidegate run --resnapshot`",
-        ))
+        let at = self.open.as_ref().map(|open| open.transaction.commit_lsn).unwrap_or_default();
+        Step::Changed(Box::new(Changed { at, relation, what }))
     }
 
     fn change(
@@ -312,9 +327,9 @@ impl Collector {
                 return Ok(Step::Continue);
             }
             Some(Seen::Fits { layout, table, .. }) => (layout, *table),
-            Some(Seen::Changed { what, table, .. }) => {
-                let (what, table) = (what.clone(), *table);
-                return self.changed(rel, table, what);
+            Some(Seen::Changed { what, relation, table, .. }) => {
+                let (what, table, relation) = (what.clone(), *table, relation.as_ref().clone());
+                return Ok(self.changed(rel, table, what, relation));
             }
             None if !self.tables.contains_key(&rel) => return Ok(Step::Continue),
             None => return Err(out_of_place("a change of a table before its columns were named")),
@@ -355,6 +370,9 @@ impl Collector {
 
 /// Maps the stream's columns to the plan's, or says what changed.
 fn layout(plan: &TablePlan, relation: &Relation) -> Result<Layout, String> {
+    if char::from(relation.identity) != plan.replica_identity.as_char() {
+        return Err("its replica identity is another".to_owned());
+    }
     let mut seen = vec![false; plan.columns.len()];
     let mut columns = Vec::with_capacity(relation.columns.len());
     for column in &relation.columns {
@@ -371,6 +389,9 @@ fn layout(plan: &TablePlan, relation: &Relation) -> Result<Layout, String> {
                 "the type of column {:?} is no longer {}",
                 column.name, known.type_name
             ));
+        }
+        if plan.names_rows_by_key() && column.key != plan.is_key(place) {
+            return Err(format!("column {:?} came into or left its key", column.name));
         }
         if let Some(seen) = seen.get_mut(place) {
             *seen = true;
@@ -391,8 +412,9 @@ fn out_of_place(what: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::apply::known::KnownTable;
     use crate::apply::plan::RowIdentity;
-    use crate::source::catalog::ColumnInfo;
+    use crate::source::catalog::{ColumnInfo, ReplicaIdentity};
     use crate::source::pgoutput::{RelationColumn, Tuple};
     use crate::source::types::{ColumnOptions, TypeCatalog, TypeInfo, plan as plan_column};
 
@@ -435,6 +457,8 @@ mod tests {
             columns: Arc::new([column]),
             left_out: vec!["twice".into()],
             identity: RowIdentity::Key(vec![0]),
+            replica_identity: ReplicaIdentity::Default,
+            known: Arc::new(KnownTable::of(&crate::source::catalog::tests::table("t"))),
             fingerprint: String::new(),
             prefix: "_tg_".into(),
         })
@@ -442,7 +466,7 @@ mod tests {
 
     fn relation(oid: u32, columns: &[(&str, u32)]) -> Message<'static> {
         let columns = columns.iter().map(|(name, type_oid)| RelationColumn {
-            key: false,
+            key: *name == "id",
             name: (*name).to_owned(),
             type_oid: *type_oid,
             typmod: -1,
@@ -538,14 +562,20 @@ mod tests {
         [&[("id", 20)], &[("id", 23), ("new", 23)], &[("other", 23)], &[]];
 
     #[test]
-    fn changed_columns_stop_the_table_in_words() {
-        for columns in CHANGED {
+    fn a_change_of_a_table_with_other_columns_is_not_taken() {
+        let (mut full, mut unkeyed) =
+            (relation(TABLE, &[("id", 23)]), relation(TABLE, &[("id", 23)]));
+        if let (Message::Relation(full), Message::Relation(unkeyed)) = (&mut full, &mut unkeyed) {
+            full.identity = b'f';
+            unkeyed.columns[0].key = false;
+        }
+        let others = CHANGED.map(|columns| relation(TABLE, columns));
+        for message in others.into_iter().chain([full, unkeyed]) {
             let mut collector = collector(None);
-            collector.message(relation(TABLE, columns)).unwrap();
+            collector.message(message).unwrap();
             collector.message(begin(150)).unwrap();
-            let error = collector.message(insert(TABLE)).unwrap_err();
-            assert!(error.to_string().contains("public.t"), "{error}");
-            assert!(error.next_step().is_some());
+            let step = collector.message(insert(TABLE)).unwrap();
+            assert!(matches!(&step, Step::Changed(c) if c.at == Lsn::new(150)));
         }
     }
 

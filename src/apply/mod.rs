@@ -9,6 +9,7 @@
 pub mod collect;
 pub mod join;
 pub mod keys;
+pub mod known;
 pub mod net;
 pub mod part;
 pub mod plan;

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::apply::known::KnownTable;
 use crate::error::{Error, Kind, Result};
 use crate::source::catalog::{ReplicaIdentity, TableInfo};
 use crate::source::types::{self, ColumnOptions, ColumnPlan, TypeCatalog};
@@ -39,6 +40,10 @@ pub struct TablePlan {
     pub left_out: Vec<String>,
     /// How rows are told apart.
     pub identity: RowIdentity,
+    /// The replica identity this follows from.
+    pub replica_identity: ReplicaIdentity,
+    /// What the plan was made from.
+    pub known: Arc<KnownTable>,
     /// Digest of the schema this plan was made from.
     pub fingerprint: String,
     /// Prefix of the added columns, `_tg_` by default.
@@ -106,14 +111,32 @@ impl TablePlan {
             columns: columns.into(),
             left_out,
             identity,
+            replica_identity: table.identity,
+            known: Arc::new(KnownTable::of(table)),
             fingerprint: table.fingerprint(),
             prefix: prefix.to_owned(),
         })
     }
 
+    /// The schema of its lake table.
+    pub fn lake_schema(&self) -> arrow::datatypes::SchemaRef {
+        types::RowsBuilder::new(self.columns.clone(), &self.prefix, 0).schema()
+    }
+
     /// Whether changes and deletions look rows up, so that an index is needed.
     pub fn needs_index(&self) -> bool {
         self.identity != RowIdentity::AppendOnly
+    }
+
+    /// Whether the stream tells rows apart by the key's columns alone.
+    pub fn names_rows_by_key(&self) -> bool {
+        matches!(self.identity, RowIdentity::Key(_))
+            && self.replica_identity != ReplicaIdentity::Full
+    }
+
+    /// Whether the column at this place is part of the key.
+    pub fn is_key(&self, place: usize) -> bool {
+        matches!(&self.identity, RowIdentity::Key(key) if key.contains(&place))
     }
 
     /// Whether every column can be decoded exactly from PostgreSQL's binary form.

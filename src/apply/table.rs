@@ -381,6 +381,7 @@ impl TableApplier {
             removes: BTreeSet::new(),
             remove_all: stage.remove_all,
             schema: None,
+            properties: BTreeMap::new(),
             checkpoint,
             tag,
         };

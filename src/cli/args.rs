@@ -200,6 +200,8 @@ pub enum Command {
     /// Drop the slot and the publication on the source; the lake stays
     #[command(after_help = TEARDOWN_HELP)]
     Teardown(TeardownArgs),
+    /// Read tables again from the source, beside the stream of the others
+    Reseed(ReseedArgs),
     /// Show the whole job on a private PostgreSQL, in under a minute
     #[command(after_help = DEMO_HELP)]
     Demo(DemoArgs),
@@ -564,6 +566,26 @@ pub struct UnpinArgs {
 }
 
 impl UnpinArgs {
+    /// What goes into the configuration.
+    pub fn flags(&self) -> Flags {
+        self.pipeline.flags()
+    }
+}
+
+/// `tidegate reseed`
+#[derive(Debug, Args)]
+pub struct ReseedArgs {
+    /// The tables, each as schema.table
+    #[arg(value_name = "TABLE", required_unless_present = "all", conflicts_with = "all")]
+    pub tables: Vec<String>,
+    /// All tables of the pipeline
+    #[arg(long)]
+    pub all: bool,
+    #[command(flatten)]
+    pipeline: PipelineArgs,
+}
+
+impl ReseedArgs {
     /// What goes into the configuration.
     pub fn flags(&self) -> Flags {
         self.pipeline.flags()

@@ -12,6 +12,7 @@ use super::text::{self, Style};
 use super::views::{self, TableView};
 use crate::config::Config;
 use crate::error::{Error, Kind, Result};
+use crate::handoff::again;
 use crate::handoff::run::{self as pipeline, teardown as tear_down};
 use crate::handoff::session::{belongs_to, connect_options};
 use crate::handoff::watch::lost_history;
@@ -175,6 +176,28 @@ pub async fn views(config: Config, engine: Engine, at: Option<&str>) -> Result<(
         });
     }
     print(&views::text(engine, &note, &tables))
+}
+
+/// Asks for tables to be read again; no `tables` means all.
+pub async fn reseed(config: Config, tables: &[String]) -> Result<()> {
+    let (_, mut ledger) = open_ledger(&config).await?.ok_or_else(|| no_pipeline(&config))?;
+    if ledger.state().phase != lake::Phase::Live {
+        return Err(Error::new(Kind::Check, "the pipeline has not published its tables yet")
+            .next("let `tidegate run` finish the snapshot first"));
+    }
+    let wanted: Vec<String> =
+        tables.iter().map(|table| find_table(&ledger, table)).collect::<Result<_>>()?;
+    let entries = ledger.state().tables.iter();
+    let chosen: Vec<_> =
+        entries.filter(|e| wanted.is_empty() || wanted.contains(&e.folder)).collect();
+    let requests: Vec<_> = chosen.iter().map(|entry| again::request(entry)).collect();
+    let names: Vec<String> = chosen.iter().map(|entry| entry.display()).collect();
+    ledger.append_events(&requests).await?;
+    print(&format!(
+        "asked for {}: a running pipeline begins within seconds, else the next `tidegate run` does; \
+         `tidegate status` shows it",
+        names.join(", ")
+    ))
 }
 
 /// Drops slot and publication.

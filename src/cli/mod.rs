@@ -104,6 +104,9 @@ async fn dispatch(command: Command) -> Result<()> {
         Command::Teardown(args) => {
             commands::teardown(load(&args.flags(), &[Source, Lake])?, args.yes).await
         }
+        Command::Reseed(args) => {
+            commands::reseed(load(&args.flags(), &[Lake])?, &args.tables).await
+        }
         Command::Demo(args) => {
             commands::demo(&args.dir, args.data.as_deref(), StopSignal::install()?).await
         }

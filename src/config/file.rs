@@ -43,6 +43,11 @@ pub struct File {
     /// changed. `refuse` stops with exit code 5; `resnapshot` takes a new generation, once, and
     /// keeps the old version readable until the new snapshot replaces it. Default: refuse.
     pub on_lost_history: Option<OnLostHistory>,
+    /// What to do with a table that changed at the source in a way its rows in the lake can't follow
+    /// in place (another type, a default for old rows, another key, a partition attached with rows):
+    /// `reseed` or `stop`. Columns that are added without a default, or dropped, are followed in
+    /// place. Default: reseed.
+    pub on_schema_change: Option<OnSchemaChange>,
     /// The PostgreSQL database to read from.
     pub source: SourceFile,
     /// The first snapshot.
@@ -84,6 +89,17 @@ pub enum OnLostHistory {
     Refuse,
     /// Take a new generation.
     Resnapshot,
+}
+
+/// What to do with a table whose change at the source its rows in the lake can't follow in place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnSchemaChange {
+    /// Read the table again, beside the stream of the others, and put it in place in one commit.
+    #[default]
+    Reseed,
+    /// Stop following the table; the others go on. `tidegate reseed TABLE` takes it up again.
+    Stop,
 }
 
 /// The first snapshot and its validation.

@@ -1,13 +1,13 @@
 //! Brings the published tables forward along the stream, until a target or until told to stop.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use futures::future::join_all;
 
-use crate::apply::collect::{Collector, Limits};
+use crate::apply::collect::{Changed, Collector, Limits};
 use crate::apply::part::{BatchEnd, Part};
 use crate::apply::plan::TablePlan;
 use crate::apply::table::TableApplier;
@@ -17,11 +17,10 @@ use crate::failpoint;
 use crate::handoff::clean::Cleaning;
 use crate::handoff::cut::TORN_EVENT;
 use crate::handoff::housekeeping::{self, Housekeeper};
-use crate::handoff::published::{self, Published};
 use crate::handoff::session::{Session, blocking};
 use crate::handoff::spool::source::Source;
 use crate::handoff::stream::{self, Ended, Shared};
-use crate::handoff::{figures, index, rules, spool};
+use crate::handoff::{again, figures, index, rules, spool};
 use crate::lake::{Event, Lake, LakeTable, Ledger};
 use crate::observe::stop::StopSignal;
 use crate::position::Lsn;
@@ -32,6 +31,9 @@ use crate::source::wire::{SessionKind, Wire};
 /// so parts are large enough that only a backlog makes more than one a batch.
 const PART_BYTES: u64 = 16 << 20;
 
+/// How often the ledger is asked for notes of others.
+const NOTES_EVERY: Duration = Duration::from_secs(5);
+
 /// How far to follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
@@ -41,46 +43,33 @@ pub enum Target {
     Lsn(Lsn),
 }
 
+/// How the following ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Followed {
+    /// At the target, or where it was told to stop: everything before this is in the tables. It is
+    /// the fence, unless that was held.
+    To(Lsn),
+    /// Before a table that the stream names otherwise than its plan does.
+    Changed(Box<Changed>),
+    /// A change does not fit what the lake has of its table; nothing of the batch is committed.
+    Unfit(Unfit),
+}
+
+/// A table to which the stream can't be applied any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfit {
+    /// Its folder.
+    pub folder: String,
+    /// Why.
+    pub why: String,
+}
+
 /// A published table, opened.
 pub struct OpenTable {
     /// Its plan.
     pub plan: Arc<TablePlan>,
     /// Its lake table.
     pub table: LakeTable,
-}
-
-/// Opens the published tables of a live pipeline.
-///
-/// # Errors
-/// A table that is gone, was changed by others, or whose columns changed while nobody looked.
-pub async fn open_tables(session: &Session) -> Result<Vec<OpenTable>> {
-    let ledger = session.ledger.as_ref().ok_or_else(|| Error::failed("the lake has no ledger"))?;
-    let state = ledger.state();
-    let found = published::tables(session, &session.client).await?;
-    Published::recorded(state, session.server.version).still(&session.client, &found).await?;
-    let types = crate::handoff::session::load_types(&session.client).await?;
-    let plans = session.plans(&found, &types)?;
-    let mut open = Vec::with_capacity(plans.len());
-    for recorded in &state.tables {
-        let name = format!("{}.{}", recorded.schema, recorded.name);
-        let plan = plans.iter().find(|plan| plan.folder == recorded.folder).ok_or_else(|| {
-            Error::failed(format!("{name}: the table is gone from the source"))
-                .next("start a new generation with `tidegate run --resnapshot`")
-        })?;
-        let table = LakeTable::open(&session.lake, &recorded.folder).await?.ok_or_else(|| {
-            Error::failed(format!("{name}: its folder in the lake is gone"))
-                .next("restore it, or start a new generation with `tidegate run --resnapshot`")
-        })?;
-        let checkpoint = table.checkpoint();
-        if checkpoint.table.fingerprint != plan.fingerprint || checkpoint.table.oid != plan.oid {
-            return Err(Error::failed(format!(
-                "{name}: its columns, key or identity changed at the source since its snapshot"
-            ))
-            .next("following a schema change is not built yet: undo it, or start a new generation with `tidegate run --resnapshot`"));
-        }
-        open.push(OpenTable { plan: plan.clone(), table });
-    }
-    Ok(open)
 }
 
 /// The options of START_REPLICATION for these tables.
@@ -126,7 +115,8 @@ pub fn reached(tables: &[OpenTable]) -> Lsn {
     tables.iter().map(|open| open.table.checkpoint().applied).max().unwrap_or_default()
 }
 
-/// Follows the stream from the ledger's fence. Gives the fence reached.
+/// Follows the stream from the ledger's fence. With `holds_fence` the tables go on and the fence
+/// stays, so that the slot keeps what a table that is read again will need.
 ///
 /// # Errors
 /// Transient ones may be tried again from the durable fence; definite ones stop the pipeline.
@@ -134,8 +124,9 @@ pub async fn follow(
     session: &mut Session,
     tables: Vec<OpenTable>,
     target: Target,
+    holds_fence: bool,
     stop: &StopSignal,
-) -> Result<Lsn> {
+) -> Result<Followed> {
     let mut ledger =
         session.ledger.take().ok_or_else(|| Error::failed("the lake has no ledger"))?;
     let fence = ledger.fence().map(|fence| fence.lsn).unwrap_or_default();
@@ -143,7 +134,7 @@ pub async fn follow(
         && until <= fence
     {
         session.ledger = Some(ledger);
-        return Ok(fence);
+        return Ok(Followed::To(fence));
     }
     let starts: Vec<(Arc<TablePlan>, Lsn)> = tables
         .iter()
@@ -152,6 +143,8 @@ pub async fn follow(
         })
         .collect();
     let config = &session.config;
+    // Where the fence stays nothing has to end where all tables can.
+    let together = if holds_fence { Lsn::ZERO } else { reached(&tables) };
     let limits = Limits {
         part_bytes: PART_BYTES
             .min(config.stream.max_batch_bytes)
@@ -161,9 +154,9 @@ pub async fn follow(
         until: match target {
             Target::Forever => None,
             // After a crash some table may be beyond the target: then all are brought that far.
-            Target::Lsn(until) => Some(until.max(reached(&tables))),
+            Target::Lsn(until) => Some(until.max(together)),
         },
-        not_before: reached(&tables),
+        not_before: together,
     };
     let plans: Vec<Arc<TablePlan>> = tables.iter().map(|open| open.plan.clone()).collect();
     let options = stream_options(config, session.server.version, &plans)?;
@@ -171,6 +164,7 @@ pub async fn follow(
     let bounds = config.maintenance.compact.then(|| housekeeping::bounds(&config.maintenance));
     let housekeeper = Housekeeper::new(bounds, tables.len(), tokio::runtime::Handle::current());
     let standby = StandbyTimeline::of(session).await?;
+    let requests = again::requests(&ledger).await?;
     let shared = stream::observed(fence, &session.metrics);
     let (sender, parts) = stream::queue();
     let runtime = tokio::runtime::Handle::current();
@@ -199,8 +193,19 @@ pub async fn follow(
         std::thread::Builder::new()
             .name("applier".to_owned())
             .spawn(move || {
-                Applier { appliers, ledger, lake, runtime, shared, housekeeper, standby }
-                    .run(&parts)
+                Applier {
+                    appliers,
+                    ledger,
+                    lake,
+                    runtime,
+                    shared,
+                    housekeeper,
+                    standby,
+                    holds_fence,
+                    noted_at: Instant::now(),
+                    requests,
+                }
+                .run(&parts)
             })
             .map_err(|e| Error::failed("the applier thread can't be started").because(e))?
     };
@@ -220,18 +225,26 @@ pub async fn follow(
     signal.abort();
     drop(cleaning);
     session.ledger = Some(ledger);
-    let fence = Lsn::new(shared.fence.load(Ordering::Acquire));
+    let reached = shared.applied.load(Ordering::Acquire).max(shared.fence.load(Ordering::Acquire));
+    let unfit = shared.unfit.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(unfit) = unfit {
+        return Ok(Followed::Unfit(unfit));
+    }
     // The applier's error is the cause when both failed.
     applied?;
     let (ended, source) = read?;
-    if ended == Ended::ApplierFailed {
-        return Err(Error::failed("the applier ended without a word").next("report this"));
-    }
+
     let shared = shared.clone();
     if let Err(e) = blocking(move || stream::close(source, &shared)).await {
         tracing::debug!("closing the stream: {e}");
     }
-    Ok(fence)
+    match ended {
+        Ended::Reached | Ended::Stopped => Ok(Followed::To(Lsn::new(reached))),
+        Ended::Changed(changed) => Ok(Followed::Changed(changed)),
+        Ended::ApplierFailed => {
+            Err(Error::failed("the applier ended without a word").next("report this"))
+        }
+    }
 }
 
 /// Takes the pipeline over: the ledger, then the slot; proves that both are still as they were.
@@ -315,6 +328,10 @@ struct Applier {
     shared: Arc<Shared>,
     housekeeper: Housekeeper,
     standby: Option<StandbyTimeline>,
+    holds_fence: bool,
+    noted_at: Instant,
+    /// Requests in the ledger that are known.
+    requests: usize,
 }
 
 /// A stream from a standby goes on over a promotion, its own or its primary's, without a word. What
@@ -377,7 +394,10 @@ impl Applier {
             }
             let part = match parts.recv_timeout(Duration::from_secs(1)) {
                 Ok(part) => part,
-                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.read_notes()?;
+                    continue;
+                }
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             };
             self.housekeeper.batch_begins(true);
@@ -388,13 +408,40 @@ impl Applier {
                     .appliers
                     .get_mut(changes.table)
                     .ok_or_else(|| Error::failed("changes of a table that is not open"))?;
-                applier.stage(changes, &part.transactions)?;
+                applier.stage(changes, &part.transactions).inspect_err(|error| {
+                    if error.kind() == Kind::Failed {
+                        let unfit = Unfit {
+                            folder: applier.table().folder().to_owned(),
+                            why: error.to_string().replace("\n  ", "; "),
+                        };
+                        let mut place =
+                            self.shared.unfit.lock().unwrap_or_else(PoisonError::into_inner);
+                        *place = Some(unfit);
+                    }
+                })?;
             }
             self.shared.metrics.staged(began.elapsed());
             if let Some(end) = part.end {
                 self.commit(end)?;
             }
         }
+    }
+
+    /// Looks now and then whether somebody asked for something in the ledger: the stream ends then,
+    /// and begins anew with it.
+    fn read_notes(&mut self) -> Result<()> {
+        if self.noted_at.elapsed() < NOTES_EVERY {
+            return Ok(());
+        }
+        self.noted_at = Instant::now();
+        let runtime = self.runtime.clone();
+        if runtime.block_on(self.ledger.has_notes())? {
+            let requests = runtime.block_on(again::requests(&self.ledger))?;
+            if requests != std::mem::replace(&mut self.requests, requests) {
+                self.shared.stop.store(true, Ordering::Release);
+            }
+        }
+        Ok(())
     }
 
     /// Commits every table that has changes, then the fence.
@@ -410,6 +457,11 @@ impl Applier {
         let mut tables = 0;
         for result in committed {
             tables += usize::from(result?.is_some());
+        }
+        if self.holds_fence {
+            self.shared.applied.fetch_max(end.applied.bytes(), Ordering::AcqRel);
+            tracing::debug!(applied = %end.applied, tables, "batch committed, the fence is held");
+            return self.read_notes();
         }
         failpoint::at("stream.fence.before")?;
         let fence = self.ledger.fence().map(|fence| fence.lsn).unwrap_or_default();
@@ -440,6 +492,7 @@ impl Applier {
             runtime.block_on(spool::tidy(&mut self.ledger, &self.lake))?;
         }
         runtime.block_on(self.ledger.merge_events())?;
+        self.read_notes()?;
         tracing::debug!(fence = %next, tables, "batch committed");
         Ok(())
     }

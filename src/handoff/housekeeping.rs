@@ -22,10 +22,11 @@ use crate::apply::table::{Compacted, TableApplier};
 use crate::config::{Config, Maintenance};
 use crate::error::{Error, Result};
 use crate::failpoint;
-use crate::handoff::follow::{hold, open_tables, stream_options};
+use crate::handoff::follow::{hold, stream_options};
 use crate::handoff::rules::{Refusal, Resume};
 use crate::handoff::session::{Session, blocking};
 use crate::handoff::spool::source::Source;
+use crate::handoff::tables;
 use crate::lake::compaction::{Bounds, Pace};
 use crate::observe::stop::StopSignal;
 use crate::position::Lsn;
@@ -221,7 +222,8 @@ pub async fn compact(
                 .next("publish them with `tidegate run`"));
         }
     }
-    let tables = open_tables(&session).await?;
+    let found = tables::look(&session).await?;
+    let tables = tables::open(&session, &found).await?.tables;
     let mut ledger =
         session.ledger.take().ok_or_else(|| Error::failed("the lake has no ledger"))?;
     let plans: Vec<_> = tables.iter().map(|open| open.plan.clone()).collect();

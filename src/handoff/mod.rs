@@ -2,6 +2,7 @@
 //!
 //! `rules` decides, purely; `snapshot` and `follow` do; `run` chooses between them at every start.
 
+pub mod again;
 pub mod clean;
 pub mod copy;
 pub mod cut;
@@ -10,6 +11,7 @@ pub mod follow;
 pub mod guard;
 pub mod housekeeping;
 pub mod index;
+pub mod live;
 pub mod ownership;
 pub mod plan;
 pub mod published;
@@ -21,4 +23,5 @@ pub mod session;
 pub mod snapshot;
 pub mod spool;
 pub mod stream;
+pub mod tables;
 pub mod watch;

@@ -158,6 +158,7 @@ mod tests {
             identity: crate::source::catalog::ReplicaIdentity::Default,
             key: None,
             access_method: "heap".into(),
+            attached: false,
         }
     }
 

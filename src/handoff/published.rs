@@ -9,7 +9,7 @@ use crate::source::client::Client;
 use crate::error::{Error, Result};
 use crate::handoff::rules::{Refusal, same_membership, same_publication};
 use crate::handoff::session::Session;
-use crate::lake::PipelineState;
+use crate::lake::{PipelineState, TableEntry};
 use crate::source::catalog::{self, TableInfo};
 use crate::source::check::Severity;
 use crate::source::slot;
@@ -25,18 +25,26 @@ pub struct Published {
 }
 
 impl Published {
-    /// As recorded when the snapshot was taken.
+    /// As recorded when the tables that are followed were copied.
     pub fn recorded(state: &PipelineState, server_version: u32) -> Published {
         Published {
             name: state.source.publication.clone(),
             contract: state.source.contract.clone(),
-            members: state.tables.iter().map(|t| (t.oid, t.membership.clone())).collect(),
+            members: state
+                .tables
+                .iter()
+                .filter(|table| table.is_followed())
+                .map(|table| (table.oid, table.membership.clone()))
+                .collect(),
             version: server_version,
         }
     }
 
     /// # Errors
     /// A refusal of the kind [`HistoryLost`](crate::error::Kind::HistoryLost); a failing query.
+    ///
+    /// Of the tables, those in `tables` are looked at: one that is gone is no longer published, and
+    /// sends nothing either.
     pub async fn still(&self, client: &Client, tables: &[TableInfo]) -> Result<()> {
         let refused = |refusal: Refusal| {
             let subject = refusal.subject(&self.name);
@@ -59,6 +67,9 @@ impl Published {
             return refused(refusal);
         }
         for (oid, recorded) in &self.members {
+            if !tables.iter().any(|table| table.oid == *oid) {
+                continue;
+            }
             if let Err(refusal) = same_membership(recorded, publication.membership(*oid)) {
                 return refused(refusal);
             }
@@ -67,17 +78,21 @@ impl Published {
     }
 }
 
-/// The tables of the pipeline, as the source has them now.
+/// The tables of the pipeline that are followed, as far as the source has them now.
 ///
 /// # Errors
-/// A failing query, a table that can't be replicated any more.
+/// A failing query.
 pub async fn tables(session: &Session, client: &Client) -> Result<Vec<TableInfo>> {
     let ledger = session.ledger.as_ref().ok_or_else(|| Error::failed("the lake has no ledger"))?;
-    let patterns: Vec<String> = ledger
-        .state()
-        .tables
-        .iter()
-        .map(|table| catalog::for_table(&table.schema, &table.name))
-        .collect();
-    catalog::load_tables(client, &patterns, session.server.version).await
+    let followed: Vec<&TableEntry> =
+        ledger.state().tables.iter().filter(|table| table.is_followed()).collect();
+    if followed.is_empty() {
+        return Ok(Vec::new());
+    }
+    let patterns: Vec<String> =
+        followed.iter().map(|table| catalog::for_table(&table.schema, &table.name)).collect();
+    let found = catalog::select_tables(client, &patterns, session.server.version).await?;
+    // One that was made anew under the name is another table.
+    let same = |info: &TableInfo| followed.iter().any(|table| table.oid == info.oid);
+    Ok(found.tables.into_iter().filter(same).collect())
 }

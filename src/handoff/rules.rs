@@ -125,6 +125,17 @@ pub fn resume_table(checkpoint_applied: Lsn, fence: Lsn) -> Lsn {
     checkpoint_applied.max(fence)
 }
 
+/// Whether a table that was read again at `base` can join the others, whose stream begins anew at
+/// the `fence`: every change that its snapshot does not show is still to come.
+///
+/// The fence was held since before the boundary was made, so it can't be above it.
+///
+/// Wrong way: to let the fence go on while the table is copied. What commits between the base and
+/// the fence would be in neither.
+pub fn may_join(base: Lsn, fence: Lsn) -> bool {
+    base >= fence
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

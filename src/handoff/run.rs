@@ -18,13 +18,12 @@ use crate::config::{Config, OnLostHistory};
 use crate::error::{Error, Kind, Result};
 use crate::failpoint;
 use crate::handoff::figures;
-use crate::handoff::follow::{Target, follow, open_tables, reached};
-use crate::handoff::guard::Guard;
+use crate::handoff::follow::Target;
+use crate::handoff::live::{self, Newcomers};
 use crate::handoff::ownership::{self, Ownership};
 use crate::handoff::rules::{self, Refusal, Resume};
 use crate::handoff::session::Session;
 use crate::handoff::snapshot::{self, Taken};
-use crate::handoff::watch::{Watch, explained};
 use crate::lake::Ledger;
 use crate::observe::metrics::Metrics;
 use crate::observe::stop::StopSignal;
@@ -217,7 +216,7 @@ impl Run<'_> {
         // An idle server whose log ends where we are gives nothing to make progress with.
         let idle = session.system.xlogpos <= self.seen.fence;
         let began = Instant::now();
-        let result = stream(session, to, self.stop).await;
+        let result = live::stream(session, to, Newcomers::Join, self.stop).await;
         if idle && began.elapsed() >= self.config.limits.source_timeout {
             self.trouble = None;
         }
@@ -337,30 +336,9 @@ fn jittered(wait: Duration) -> Duration {
     wait.mul_f64(0.75 + chance / 2.0)
 }
 
-/// Follows the stream; the tables may be ahead of the fence after a crash.
-async fn stream(session: &mut Session, target: Target, stop: &StopSignal) -> Result<Lsn> {
-    let tables = open_tables(session).await?;
-    if let Resume::Refuse(refusal) = session.resume(reached(&tables)).await? {
-        return Err(refuse(refusal, session));
-    }
-    follow_timeline(session).await?;
-    if session.guard.is_none() {
-        session.guard = Some(Guard::start(session));
-    }
-    let watch = Watch::start(session, stop).await?;
-    let nudge = nudge(session, target);
-    let result = follow(session, tables, target, &watch.stop).await;
-    nudge.abort();
-    match (watch.end(), result) {
-        (Some(lost), _) => Err(lost),
-        (None, Err(error)) => Err(explained(session, error).await),
-        (None, result) => result,
-    }
-}
-
 /// Records that the source's history goes on on a later timeline, which was proven to contain ours:
 /// before the first change of it is applied, as positions beyond the switch belong to it alone.
-async fn follow_timeline(session: &mut Session) -> Result<()> {
+pub(super) async fn follow_timeline(session: &mut Session) -> Result<()> {
     let found = session.system.timeline;
     let ledger = session.ledger_mut()?;
     let recorded = ledger.state().source.timeline;
@@ -397,7 +375,7 @@ impl Until {
 
 /// On an idle server nothing may be written beyond a target near the log's end, and no keepalive
 /// would ever pass it. A logical message makes the log grow by a few bytes.
-fn nudge(session: &Session, target: Target) -> tokio::task::JoinHandle<()> {
+pub(super) fn nudge(session: &Session, target: Target) -> tokio::task::JoinHandle<()> {
     let source = session.source.clone();
     let in_recovery = session.server.in_recovery;
     tokio::spawn(async move {

@@ -10,16 +10,17 @@
 //! durable spool while the fence is below it, and nothing else: so the server forgets no change that
 //! neither a table nor the spool holds.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 
-use crate::apply::collect::{Collector, Step};
+use crate::apply::collect::{Changed, Collector, Step};
 use crate::apply::part::Part;
 use crate::error::Result;
 use crate::failpoint;
+use crate::handoff::follow::Unfit;
 use crate::handoff::rules;
 use crate::handoff::spool::source::Source;
 use crate::observe::metrics::Metrics;
@@ -40,6 +41,8 @@ const LOOK_EVERY: u32 = 64;
 pub struct Shared {
     /// The durable fence.
     pub fence: AtomicU64,
+    /// Everything that committed before this is in the tables, be the fence there or held.
+    pub applied: AtomicU64,
     /// The highest position received.
     pub received: AtomicU64,
     /// Set to stop at the next good moment.
@@ -48,15 +51,20 @@ pub struct Shared {
     pub failed: AtomicBool,
     /// What both count.
     pub metrics: Arc<Metrics>,
+    /// Why, where it is one table's trouble alone.
+    pub unfit: Mutex<Option<Unfit>>,
 }
 
 /// Why the reader ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The target was reached; the last batch ends there.
     Reached,
     /// It was asked to stop.
     Stopped,
+    /// A table has other columns, key or identity from a transaction on. What was not ended before
+    /// it is not to be committed.
+    Changed(Box<Changed>),
     /// The applier failed and has the error.
     ApplierFailed,
 }
@@ -134,6 +142,7 @@ pub fn read(
                     reader.batch_since.get_or_insert_with(Instant::now);
                 }
             }
+            Step::Changed(changed) => return Ok(Ended::Changed(changed)),
             Step::Reached(at) => {
                 reader.end_batch(source, collector, Some(at))?;
                 return Ok(Ended::Reached);

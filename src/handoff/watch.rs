@@ -9,9 +9,11 @@ use crate::handoff::published::{self, Published};
 use crate::handoff::rules::{self, Resume};
 use crate::handoff::run::refuse;
 use crate::handoff::session::Session;
+use crate::handoff::tables;
 use crate::lake::{Ledger, Phase};
 use crate::observe::stop::StopSignal;
-use crate::source::client;
+use crate::source::catalog::{self, TableInfo};
+use crate::source::client::{self, Client};
 use crate::source::wire::sqlstate;
 
 /// How often it is looked whether the publication still sends every change.
@@ -52,23 +54,39 @@ pub async fn lost_history(config: &Config) -> Result<Option<Error>> {
     }
 }
 
-/// Looks, while the stream flows, whether the publication still sends every change.
+/// Looks, while the stream flows, whether the publication still sends every change, and whether the
+/// tables are still as they were.
 pub(super) struct Watch {
-    /// Set when the stream must end: as asked from outside, or because it does not.
+    /// Set when the stream must end: as asked from outside, or because of what was seen.
     pub stop: StopSignal,
-    lost: Arc<Mutex<Option<Error>>>,
+    seen: Arc<Mutex<Saw>>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+/// What a watch saw.
+#[derive(Default)]
+pub(super) struct Saw {
+    /// The history is lost.
+    pub lost: Option<Error>,
+    /// A table changed, came or went.
+    pub changed: bool,
 }
 
 impl Watch {
     pub async fn start(session: &Session, stop: &StopSignal) -> Result<Watch> {
-        let tables = published::tables(session, &session.client).await?;
         let ledger = session.ledger.as_ref();
         let state = ledger.map(Ledger::state).ok_or_else(|| Error::failed("no ledger"))?;
-        let published = Published::recorded(state, session.server.version);
+        let followed = published::tables(session, &session.client).await?;
+        let look = Look {
+            published: Published::recorded(state, session.server.version),
+            followed,
+            patterns: tables::patterns(session)?,
+            version: session.server.version,
+        };
+        let before = catalog::signatures(&session.client, &look.patterns, look.version).await?;
         let (source, asked) = (session.source.clone(), stop.clone());
         let stop = StopSignal::manual();
-        let lost = Arc::new(Mutex::new(None));
+        let seen = Arc::new(Mutex::new(Saw::default()));
         let forward = {
             let stop = stop.clone();
             tokio::spawn(async move {
@@ -77,7 +95,7 @@ impl Watch {
             })
         };
         let look = {
-            let (stop, lost) = (stop.clone(), Arc::clone(&lost));
+            let (stop, seen) = (stop.clone(), Arc::clone(&seen));
             tokio::spawn(async move {
                 let mut connection = None;
                 loop {
@@ -86,29 +104,53 @@ impl Watch {
                         connection = client::connect(&source).await.ok();
                     }
                     let Some(client) = &connection else { continue };
-                    match published.still(client, &tables).await {
-                        Ok(()) => {}
-                        Err(error) if rules::is_lost_history(&error) => {
-                            *lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                            stop.request();
-                            return;
-                        }
+                    let saw = match look.once(client, &before).await {
+                        Ok(None) => continue,
+                        Ok(Some(saw)) => saw,
                         Err(error) => {
-                            tracing::debug!("the publication can't be looked at: {error}");
+                            tracing::debug!("the source can't be looked at: {error}");
                             connection = None;
+                            continue;
                         }
-                    }
+                    };
+                    *seen.lock().unwrap_or_else(PoisonError::into_inner) = saw;
+                    stop.request();
+                    return;
                 }
             })
         };
-        Ok(Watch { stop, lost, tasks: vec![forward, look] })
+        Ok(Watch { stop, seen, tasks: vec![forward, look] })
     }
 
-    /// What was found.
-    pub fn end(self) -> Option<Error> {
-        for task in self.tasks {
+    /// What was seen.
+    pub fn end(self) -> Saw {
+        for task in &self.tasks {
             task.abort();
         }
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner).take()
+        std::mem::take(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+struct Look {
+    published: Published,
+    followed: Vec<TableInfo>,
+    patterns: Vec<String>,
+    version: u32,
+}
+
+impl Look {
+    async fn once(&self, client: &Client, before: &[(u32, String)]) -> Result<Option<Saw>> {
+        let published = self.published.still(client, &self.followed).await;
+        // After that: of a table that was dropped in between the publication is no judge.
+        if catalog::signatures(client, &self.patterns, self.version).await? != *before {
+            return Ok(Some(Saw { lost: None, changed: true }));
+        }
+        match published {
+            Ok(()) => Ok(None),
+            Err(error) if rules::is_lost_history(&error) => {
+                Ok(Some(Saw { lost: Some(error), changed: false }))
+            }
+            Err(error) => Err(error),
+        }
     }
 }

@@ -104,6 +104,7 @@ impl LakeTable {
         existing: Option<LakeTable>,
         checkpoint: Checkpoint,
         tag: Tag,
+        properties: &BTreeMap<String, String>,
     ) -> Result<LakeTable> {
         let folder = self.folder().to_owned();
         let checkpoint = Checkpoint { next_file_no: self.next_file_no, ..checkpoint };
@@ -116,13 +117,14 @@ impl LakeTable {
             })
             .collect();
         let Some(mut table) = existing else {
-            let none = BTreeMap::new();
-            return Self::create(lake, &folder, self.schema, files, checkpoint, tag, &none).await;
+            return Self::create(lake, &folder, self.schema, files, checkpoint, tag, properties)
+                .await;
         };
         let mut change = Change::new(checkpoint, tag);
         change.adds = files;
         change.remove_all = true;
         change.schema = Some(self.schema);
+        change.properties = properties.clone();
         // All old files go, so it does not matter where another program moved their rows.
         while let CommitOutcome::ForeignRewrite { .. } = table.commit(&change).await? {}
         Ok(table)

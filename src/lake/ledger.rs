@@ -92,8 +92,15 @@ pub struct TableEntry {
     pub oid: u32,
     /// Digest of columns, types and key.
     pub fingerprint: String,
-    /// Where the table stands.
+    /// Where the table stands: `snapshot`, `live`, `again` (to be read again, while the others go
+    /// on), `stopped` (no longer followed).
     pub phase: String,
+    /// Why it is to be read again, or is no longer followed, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// The last fence at which it was followed, while it is not: cuts beyond it leave it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub followed_to: Option<Lsn>,
     /// Rows the source expected it to have when its snapshot began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows_estimated: Option<u64>,
@@ -279,6 +286,46 @@ impl Event {
     }
 }
 
+impl TableEntry {
+    /// Whether the stream is applied to it.
+    pub fn is_followed(&self) -> bool {
+        self.phase != AGAIN && self.phase != STOPPED
+    }
+
+    /// `schema.name`.
+    pub fn display(&self) -> String {
+        format!("{}.{}", self.schema, self.name)
+    }
+
+    /// A table that the pipeline is to read for the first time.
+    pub fn unread(schema: &str, name: &str, folder: String) -> TableEntry {
+        TableEntry {
+            schema: schema.to_owned(),
+            name: name.to_owned(),
+            folder,
+            oid: 0,
+            fingerprint: String::new(),
+            phase: AGAIN.to_owned(),
+            why: None,
+            followed_to: None,
+            rows_estimated: None,
+            attempt: 0,
+            whole: false,
+            leaves: Vec::new(),
+            chunks: None,
+            next_file_no: 0,
+            membership: String::new(),
+        }
+    }
+}
+
+/// A published table that the stream is applied to.
+pub const LIVE: &str = "live";
+/// A table that is to be read again.
+pub const AGAIN: &str = "again";
+/// A table that is no longer followed.
+pub const STOPPED: &str = "stopped";
+
 mod upkeep;
 
 /// Is told what the ledger says, whenever that changed.
@@ -298,6 +345,8 @@ pub struct Ledger {
     next_file_no: FileNo,
     /// The last transaction the stream brought since the ledger was opened.
     last: Option<LastCommit>,
+    /// Somebody added notes since the ledger was opened, or since they were last asked for.
+    noted: bool,
     log_checkpoint: log_checkpoint::Background,
     listener: Option<Listener>,
 }
@@ -360,6 +409,7 @@ impl Ledger {
             files,
             next_file_no,
             last: None,
+            noted: false,
             log_checkpoint: Default::default(),
             listener: None,
         })
@@ -393,9 +443,21 @@ impl Ledger {
             files: Vec::new(),
             next_file_no: 0,
             last: None,
+            noted: false,
             log_checkpoint: Default::default(),
             listener: None,
         })
+    }
+
+    /// Whether others added notes since this was last asked. One read of the store.
+    ///
+    /// # Errors
+    /// Fenced if another run took over; the store fails.
+    pub async fn has_notes(&mut self) -> Result<bool> {
+        if self.log.read(self.log.version + 1).await?.is_some() {
+            self.reload(self.rules()).await?;
+        }
+        Ok(std::mem::take(&mut self.noted))
     }
 
     /// Takes the pipeline over: whoever owned it is fenced from now on.
@@ -639,7 +701,7 @@ impl Ledger {
         let fresh = Self::from_snapshot(log, &snapshot, self.epoch.take()).await?;
         let next_file_no = self.next_file_no.max(fresh.next_file_no);
         let listener = self.listener.take();
-        *self = Ledger { next_file_no, listener, ..fresh };
+        *self = Ledger { next_file_no, noted: true, last: self.last, listener, ..fresh };
         Ok(())
     }
 

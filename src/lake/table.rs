@@ -124,6 +124,8 @@ pub struct Change {
     pub remove_all: bool,
     /// The schema from this version on, if it changes.
     pub schema: Option<SchemaRef>,
+    /// Properties of the table that are set from this version on; the others stay.
+    pub properties: BTreeMap<String, String>,
     /// Progress. The fields set by the lake are overwritten.
     pub checkpoint: Checkpoint,
     /// For people. [`VersionKind::Compaction`] marks the commit as one that changes no rows.
@@ -139,6 +141,7 @@ impl Change {
             removes: BTreeSet::new(),
             remove_all: false,
             schema: None,
+            properties: BTreeMap::new(),
             checkpoint,
             tag,
         }
@@ -314,20 +317,7 @@ impl LakeTable {
         let operation = Uuid::new_v4().to_string();
         let checkpoint =
             plan.checkpoint(change, &log.metadata.id, &operation, next_file_no, &self.files);
-        let mut actions = Vec::new();
-        if let Some(schema) = change.schema.as_ref().filter(|s| **s != self.schema) {
-            let mut metadata = log.metadata.clone();
-            metadata.schema_string = schema::to_delta(schema)?;
-            let mut protocol = log.protocol.clone();
-            if schema::needs_ntz(schema)
-                && !protocol.reader_features.iter().any(|f| f == "timestampNtz")
-            {
-                protocol.reader_features.push("timestampNtz".into());
-                protocol.writer_features.push("timestampNtz".into());
-                actions.push(Action::Protocol(protocol));
-            }
-            actions.push(Action::MetaData(Box::new(metadata)));
-        }
+        let mut actions = redefine(log, &self.schema, change)?;
         plan.write_vectors(&log.lake, &log.folder).await?;
         failpoint::at("lake.vectors.written")?;
         actions.extend(plan.actions(&checkpoint)?);
@@ -451,6 +441,14 @@ impl LakeTable {
         }
     }
 
+    /// A property of the table; a draft has none yet.
+    pub fn property(&self, name: &str) -> Option<&str> {
+        match &self.place {
+            Place::Published(log) => log.metadata.configuration.get(name).map(String::as_str),
+            Place::Draft { .. } => None,
+        }
+    }
+
     /// The table's folder in the lake.
     pub fn folder(&self) -> &str {
         match &self.place {
@@ -478,6 +476,28 @@ impl LakeTable {
     pub async fn settle(&mut self) {
         self.log_checkpoint.settle().await;
     }
+}
+
+/// What a change does to the table's definition.
+fn redefine(log: &TableLog, now: &SchemaRef, change: &Change) -> Result<Vec<Action>> {
+    let mut metadata = log.metadata.clone();
+    let mut actions = Vec::new();
+    if let Some(schema) = change.schema.as_ref().filter(|s| *s != now) {
+        metadata.schema_string = schema::to_delta(schema)?;
+        let mut protocol = log.protocol.clone();
+        if schema::needs_ntz(schema)
+            && !protocol.reader_features.iter().any(|f| f == "timestampNtz")
+        {
+            protocol.reader_features.push("timestampNtz".into());
+            protocol.writer_features.push("timestampNtz".into());
+            actions.push(Action::Protocol(protocol));
+        }
+    }
+    metadata.configuration.extend(change.properties.clone());
+    if metadata != log.metadata {
+        actions.push(Action::MetaData(Box::new(metadata)));
+    }
+    Ok(actions)
 }
 
 /// A feature that writers must honour and this program does not know forbids writing.

@@ -5,10 +5,12 @@ use tokio::runtime::Handle;
 use crate::cli::output::VerifyOutput;
 use crate::config::Config;
 use crate::error::{Error, Kind, Result};
-use crate::handoff::follow::{OpenTable, Target, follow, open_tables};
+use crate::handoff::follow::{OpenTable, Target};
+use crate::handoff::live::{self, Newcomers};
 use crate::handoff::rules::Resume;
 use crate::handoff::run::refuse;
 use crate::handoff::session::{Session, blocking};
+use crate::handoff::tables as lake_tables;
 use crate::lake::Event;
 use crate::observe::stop::StopSignal;
 use crate::source::catalog::{self, quote_literal};
@@ -42,6 +44,10 @@ pub async fn verify(config: &Config, wanted: &[String], stop: &StopSignal) -> Re
         _ => return Err(not_live()),
     }
 
+    // Changes of tables first: they may need a position of their own.
+    let now = catalog::insert_lsn(&session.client, session.server.in_recovery).await?;
+    live::stream(&mut session, Target::Lsn(now), Newcomers::Wait, stop).await?;
+
     let (source, name) = (session.source.clone(), temporary_name(&config.name));
     let (boundary, keeper) = blocking(move || {
         let mut wire = Wire::connect(&source, SessionKind::Replication)?;
@@ -51,21 +57,14 @@ pub async fn verify(config: &Config, wanted: &[String], stop: &StopSignal) -> Re
     })
     .await?;
     let at = boundary.base();
-    let tables = open_tables(&session).await?;
-    let reached = follow(&mut session, tables, Target::Lsn(at), stop).await?;
+    let reached = live::stream(&mut session, Target::Lsn(at), Newcomers::Wait, stop).await?;
     if reached != at {
         return Err(Error::transient(format!("the lake came to {reached}, not to {at}"))
             .next("run verify again"));
     }
-    let patterns: Vec<String> = session
-        .ledger_mut()?
-        .state()
-        .tables
-        .iter()
-        .map(|table| catalog::for_table(&table.schema, &table.name))
-        .collect();
-    let infos = catalog::load_tables(&session.client, &patterns, session.server.version).await?;
-    let tables = open_tables(&session).await?;
+    let found = lake_tables::look(&session).await?;
+    let tables = lake_tables::open(&session, &found).await?.tables;
+    let infos = found.infos;
     let (source, snapshot) = (session.source.clone(), boundary.snapshot().as_str().to_owned());
     let (lake, folder, runtime) =
         (session.lake.clone(), config.state_dir.clone(), Handle::current());

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use crate::apply::plan::TablePlan;
 use crate::error::{Error, Result};
@@ -105,41 +106,17 @@ pub async fn copy(
     retention: &mut Retention,
     stop: &StopSignal,
 ) -> Result<Ended> {
-    let workers = session.config.handoff.worker_count().min(tasks.len()).max(1);
     let age = session.config.handoff.max_snapshot_age;
     let until = (!age.is_zero()).then(|| boundary.made.checked_add(age)).flatten();
-    let queue = Arc::new(Queue::new(tasks, until, workers));
-    let progress = show(session, run);
-    let stopped = Arc::new(AtomicBool::new(stop.is_set()));
-    let copy = CopyRun {
-        source: session.source.clone(),
-        snapshots: [Some(&boundary.snapshot), boundary.again.as_ref()]
-            .into_iter()
-            .flatten()
-            .cloned()
-            .collect(),
-        base: boundary.base,
-        plans: run.tables.iter().map(|table| table.plan.clone()).collect(),
-        lake: session.lake.clone(),
-        runtime: tokio::runtime::Handle::current(),
-        indexes: indexes(session, run)?,
-        progress: progress.clone(),
-        stop: stopped.clone(),
-    };
-    let (sender, mut done) = tokio::sync::mpsc::unbounded_channel();
-    let given = queue.clone();
-    let work = tokio::task::spawn_blocking(move || {
-        let result = run_workers(&copy, &given, workers, &|result| {
-            sender.send(result).map_err(|_| Error::failed("the snapshot was given up"))
-        });
-        (copy.indexes, result)
-    });
+    let id = session.ledger_mut()?.state().run.clone();
+    let mut work = Work::begin(session, run, &id, tasks, boundary, until)?;
+    let (progress, stopped) = (work.progress.clone(), work.stopped.clone());
+    stopped.store(stop.is_set(), Ordering::Relaxed);
     let mut given_up: Option<Error> = None;
-    let mut gather = Gather::new(session, run, boundary.base, &progress)?;
     let metrics = session.metrics.clone();
     loop {
         tokio::select! {
-            received = done.recv() => {
+            received = work.done.recv() => {
                 let Some(first) = received else { break };
                 let mut events = Vec::new();
                 let mut next = Some(first);
@@ -147,8 +124,8 @@ pub async fn copy(
                     if matches!(result, Done::Copied(_)) {
                         metrics.chunk_done();
                     }
-                    gather.take_in(result, &mut run.tables, &mut events)?;
-                    next = done.try_recv().ok();
+                    work.gather.take_in(result, &mut run.tables, &mut events)?;
+                    next = work.done.try_recv().ok();
                 }
                 if !events.is_empty() {
                     session.ledger_mut()?.append_events(&events).await?;
@@ -167,22 +144,109 @@ pub async fn copy(
             }
         }
     }
-    let (indexes, result) = work.await.map_err(|e| Error::failed("the copy died").because(e))?;
-    for (table, index) in run.tables.iter_mut().zip(indexes) {
-        table.held.index = index;
+    work.end(run, given_up).await
+}
+
+/// As [`copy`], beside a running stream, for a run that the ledger has no chunks of: one that ends
+/// before its end is lost.
+///
+/// # Errors
+/// A chunk that can't be copied or is not what was copied; source or lake failing.
+pub async fn copy_apart(
+    session: &Session,
+    run: &mut Run,
+    id: &str,
+    tasks: Vec<(Task, Option<Group>)>,
+    boundary: &Exported,
+    stop: &StopSignal,
+) -> Result<Ended> {
+    let mut work = Work::begin(session, run, id, tasks, boundary, None)?;
+    work.stopped.store(stop.is_set(), Ordering::Relaxed);
+    let mut unrecorded = Vec::new();
+    loop {
+        tokio::select! {
+            received = work.done.recv() => {
+                let Some(result) = received else { break };
+                work.gather.take_in(result, &mut run.tables, &mut unrecorded)?;
+                unrecorded.clear();
+            }
+            () = stop.requested(), if !work.stopped.load(Ordering::Relaxed) => {
+                work.stopped.store(true, Ordering::Relaxed);
+            }
+        }
     }
-    if let Some(error) = given_up {
-        return Err(error);
+    work.end(run, None).await
+}
+
+/// The workers of a copy.
+struct Work {
+    done: tokio::sync::mpsc::UnboundedReceiver<Done>,
+    task: tokio::task::JoinHandle<(Vec<Option<Locations>>, Result<()>)>,
+    queue: Arc<Queue>,
+    gather: Gather,
+    progress: Progress,
+    stopped: Arc<AtomicBool>,
+}
+
+impl Work {
+    fn begin(
+        session: &Session,
+        run: &mut Run,
+        id: &str,
+        tasks: Vec<(Task, Option<Group>)>,
+        boundary: &Exported,
+        until: Option<Instant>,
+    ) -> Result<Work> {
+        let workers = session.config.handoff.worker_count().min(tasks.len()).max(1);
+        let queue = Arc::new(Queue::new(tasks, until, workers));
+        let progress = show(session, run);
+        let stopped = Arc::new(AtomicBool::new(false));
+        let copy = CopyRun {
+            source: session.source.clone(),
+            snapshots: [Some(&boundary.snapshot), boundary.again.as_ref()]
+                .into_iter()
+                .flatten()
+                .cloned()
+                .collect(),
+            base: boundary.base,
+            plans: run.tables.iter().map(|table| table.plan.clone()).collect(),
+            lake: session.lake.clone(),
+            runtime: tokio::runtime::Handle::current(),
+            indexes: indexes(session, run, id)?,
+            progress: progress.clone(),
+            stop: stopped.clone(),
+        };
+        let (sender, done) = tokio::sync::mpsc::unbounded_channel();
+        let given = queue.clone();
+        let task = tokio::task::spawn_blocking(move || {
+            let result = run_workers(&copy, &given, workers, &|result| {
+                sender.send(result).map_err(|_| Error::failed("the snapshot was given up"))
+            });
+            (copy.indexes, result)
+        });
+        let gather = Gather::new(id, run, boundary.base, &progress);
+        Ok(Work { done, task, queue, gather, progress, stopped })
     }
-    if stopped.load(Ordering::Relaxed) {
-        return Ok(Ended::Stopped);
+
+    async fn end(self, run: &mut Run, given_up: Option<Error>) -> Result<Ended> {
+        let ended = self.task.await;
+        let (indexes, result) = ended.map_err(|e| Error::failed("the copy died").because(e))?;
+        for (table, index) in run.tables.iter_mut().zip(indexes) {
+            table.held.index = index;
+        }
+        if let Some(error) = given_up {
+            return Err(error);
+        }
+        if self.stopped.load(Ordering::Relaxed) {
+            return Ok(Ended::Stopped);
+        }
+        result?;
+        if self.queue.has_tasks() {
+            return Ok(Ended::Old);
+        }
+        self.progress.finish();
+        Ok(Ended::Done)
     }
-    result?;
-    if queue.has_tasks() {
-        return Ok(Ended::Old);
-    }
-    progress.finish();
-    Ok(Ended::Done)
 }
 
 fn show(session: &Session, run: &Run) -> Progress {
@@ -217,7 +281,7 @@ fn copy_plan(run: &Run) -> CopyPlan {
 }
 
 /// The index of each table that has chunks to come and needs one.
-fn indexes(session: &Session, run: &mut Run) -> Result<Vec<Option<Locations>>> {
+fn indexes(session: &Session, run: &mut Run, id: &str) -> Result<Vec<Option<Locations>>> {
     let indexed = run.tables.iter().filter(|table| table.plan.needs_index()).count();
     let memory = session.config.limits.index_memory_bytes as usize / indexed.max(1);
     let mut indexes = Vec::with_capacity(run.tables.len());
@@ -225,7 +289,7 @@ fn indexes(session: &Session, run: &mut Run) -> Result<Vec<Option<Locations>>> {
         let index = match table.held.index.take() {
             Some(index) => Some(index),
             None if table.plan.needs_index() && !table.is_complete() => {
-                Some(new_index(session, &table.plan, memory)?)
+                Some(new_index(session, &table.plan, id, memory)?)
             }
             None => None,
         };
@@ -238,36 +302,34 @@ fn indexes(session: &Session, run: &mut Run) -> Result<Vec<Option<Locations>>> {
 ///
 /// # Errors
 /// The state folder can't be used.
-pub fn new_index(session: &Session, plan: &TablePlan, memory: usize) -> Result<Locations> {
-    let run = session.ledger.as_ref().map(|ledger| ledger.state().run.as_str());
-    let (identity, options) =
-        crate::handoff::index::settings(plan, run.unwrap_or_default(), memory);
+pub fn new_index(
+    session: &Session,
+    plan: &TablePlan,
+    run: &str,
+    memory: usize,
+) -> Result<Locations> {
+    let (identity, options) = crate::handoff::index::settings(plan, run, memory);
     Locations::create(&session.index_folder(plan), &identity, options).map_err(|e| e.at(plan))
 }
 
 /// Takes the workers' results in.
-struct Gather<'a> {
+struct Gather {
     run: String,
     base: Lsn,
-    progress: &'a Progress,
+    progress: Progress,
     /// Leaves still to be counted and rows counted, by table.
     counts: HashMap<usize, (usize, u64)>,
 }
 
-impl<'a> Gather<'a> {
-    fn new(
-        session: &mut Session,
-        run: &Run,
-        base: Lsn,
-        progress: &'a Progress,
-    ) -> Result<Gather<'a>> {
+impl Gather {
+    fn new(id: &str, run: &Run, base: Lsn, progress: &Progress) -> Gather {
         let leaves = |table: &RunTable| (table.info.leaves.len(), 0);
-        Ok(Gather {
-            run: session.ledger_mut()?.state().run.clone(),
+        Gather {
+            run: id.to_owned(),
             base,
-            progress,
+            progress: progress.clone(),
             counts: run.tables.iter().map(leaves).enumerate().collect(),
-        })
+        }
     }
 
     fn take_in(

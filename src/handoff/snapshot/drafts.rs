@@ -16,7 +16,6 @@ use crate::lake::locations::{Locations, PendingRun};
 use crate::lake::{Checkpoint, FileNo, Lake, LakeTable, PipelineState, SourceTable, TableEntry};
 use crate::position::Lsn;
 use crate::source::catalog::TableInfo;
-use crate::source::types::RowsBuilder;
 
 use super::copying::new_index;
 use super::records::Counted;
@@ -61,24 +60,20 @@ pub fn checkpoint(plan: &TablePlan, state: &PipelineState, base: Lsn) -> Checkpo
     }
 }
 
-/// Makes the draft. With `with_index` its index too, which proves that its key is unique: of a key
+/// Makes the draft of the run `state` names. With `with_index` its index too, which proves that its key is unique: of a key
 /// that stands in chunks of two bases the row of the higher one counts.
 ///
 /// # Errors
 /// A key that stands twice at one base; source, lake or local disk failing.
 pub async fn draft(
     session: &Session,
+    state: &PipelineState,
     table: RunTable,
     handoff: Lsn,
     memory: usize,
     with_index: bool,
 ) -> Result<Drafted> {
     let RunTable { info, plan, held } = table;
-    let state = session
-        .ledger
-        .as_ref()
-        .map(|ledger| ledger.state().clone())
-        .ok_or_else(|| Error::failed("the lake has no ledger"))?;
     let lowest = held.lowest().unwrap_or(handoff);
     let bases = held.file_bases();
     let mixed = held.highest().is_some_and(|highest| highest > lowest);
@@ -88,15 +83,15 @@ pub async fn draft(
         .filter(|chunk| chunk.file.is_some() && !chunk.keys_at_hand)
         .map(|chunk| chunk.number)
         .collect();
-    let schema = RowsBuilder::new(plan.columns.clone(), &plan.prefix, 0).schema();
-    let checkpoint = checkpoint(&plan, &state, lowest);
+    let schema = plan.lake_schema();
+    let checkpoint = checkpoint(&plan, state, lowest);
     let next = held.entry.next_file_no;
     let mut draft = LakeTable::draft(&plan.folder, schema, files, checkpoint, next)?;
     let mut index = None;
     if with_index && plan.needs_index() {
         let empty = match held.index {
             Some(index) => index,
-            None => new_index(session, &plan, memory)?,
+            None => new_index(session, &plan, &state.run, memory)?,
         };
         let fill = Fill {
             plan: plan.clone(),

@@ -141,7 +141,8 @@ pub async fn drain(
     match ended {
         Ended::Reached => {}
         Ended::Stopped => return Ok(Drained::Stopped),
-        Ended::ApplierFailed => {
+        // Tables nobody sees are given up one by one.
+        Ended::ApplierFailed | Ended::Changed(_) => {
             return Err(Error::failed("the drain ended without a word").next("report this"));
         }
     }

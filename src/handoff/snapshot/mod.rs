@@ -18,6 +18,7 @@
 //! that would come again gives the run up and leaves nothing behind. From the record "publish" on, a
 //! crash is continued, not restarted: files and digests are in the ledger.
 
+mod apart;
 mod boundary;
 mod clean;
 mod copying;
@@ -39,6 +40,7 @@ use crate::lake::{Event, Phase};
 use crate::observe::stop::StopSignal;
 use crate::position::Lsn;
 
+pub use apart::{Apart, Wanted, copy_apart, publish_apart};
 pub use records::{ChunkRecord, Counted, TableRecords, of_table};
 
 use boundary::Exported;
@@ -254,6 +256,7 @@ async fn bring_to(
     let joins = from < until;
     let indexed = tables.iter().filter(|table| table.plan.needs_index()).count();
     let memory = session.config.limits.index_memory_bytes as usize / indexed.max(1);
+    let state = session.ledger_mut()?.state().clone();
     let mut drafts = Vec::with_capacity(tables.len());
     for table in tables {
         // What is copied at one position is compared with the source's count as it is.
@@ -269,7 +272,8 @@ async fn bring_to(
             ))
             .next("nothing was published; report this with the server's version"));
         }
-        let mut draft = drafts::draft(session, table, until, memory, joins || validate).await?;
+        let index = joins || validate;
+        let mut draft = drafts::draft(session, &state, table, until, memory, index).await?;
         if !validate || one_base.is_some() {
             draft.counted = None;
         }

@@ -77,7 +77,9 @@ async fn publish_table(
         run: state.run.clone(),
     };
     let checkpoint = checkpoint(&plan, state, handoff);
-    draft.publish(&session.lake, existing, checkpoint, tag).await.map_err(|e| e.at(&*plan))?;
+    let properties = plan.known.properties()?;
+    let published = draft.publish(&session.lake, existing, checkpoint, tag, &properties).await;
+    published.map_err(|e| e.at(&*plan))?;
     if let Some(mut index) = index {
         let flushed = blocking(move || index.flush()).await;
         if let Err(e) = flushed {

@@ -53,6 +53,8 @@ impl Held {
                 oid: plan.oid,
                 fingerprint: plan.fingerprint.clone(),
                 phase: "snapshot".to_owned(),
+                why: None,
+                followed_to: None,
                 rows_estimated: (info.rows_estimated >= 0.0).then_some(info.rows_estimated as u64),
                 attempt: 0,
                 whole: false,

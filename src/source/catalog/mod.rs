@@ -60,7 +60,8 @@ pub enum ReplicaIdentity {
 }
 
 impl ReplicaIdentity {
-    fn from_char(c: char) -> Self {
+    /// From `pg_class.relreplident`.
+    pub fn from_char(c: char) -> Self {
         match c {
             'i' => ReplicaIdentity::Index,
             'f' => ReplicaIdentity::Full,
@@ -112,6 +113,8 @@ pub struct Leaf {
     pub key: Option<Vec<String>>,
     /// `heap`, or another access method.
     pub access_method: String,
+    /// It became a partition after it was made, so it may have come with rows.
+    pub attached: bool,
 }
 
 /// A table to replicate.
@@ -129,6 +132,9 @@ pub struct TableInfo {
     pub identity: ReplicaIdentity,
     /// The columns by `attnum`.
     pub columns: Vec<ColumnInfo>,
+    /// Digest of the versions (`xmin`) of the columns' catalog rows: another one after any ALTER of
+    /// a column, such as one to the type it had, which may rewrite every value.
+    pub columns_version: String,
     /// Indices into `columns`: the identity index's with USING INDEX, else the primary key's.
     /// `None` under NOTHING, without a primary key, or with a deferrable one.
     pub key: Option<Vec<usize>>,
@@ -239,6 +245,23 @@ pub async fn select_tables(
     Ok(Selection { tables, findings: resolved.findings })
 }
 
+/// A text for each table that `patterns` choose, by oid, which is another one after whatever may
+/// change what its rows are or where they lie. Cheap enough to be asked every few seconds.
+///
+/// # Errors
+/// As [`select_tables`].
+pub async fn signatures(
+    client: &Client,
+    patterns: &[String],
+    server_version: u32,
+) -> Result<Vec<(u32, String)>> {
+    let patterns = pattern::parse(patterns)?;
+    let relations = query::relations(client).await?;
+    let tree = query::partition_tree(client, server_version).await?;
+    let resolved = resolve::resolve(&patterns, &relations, &tree);
+    query::signatures(client, &resolved.tables).await
+}
+
 /// As [`select_tables`], for callers that need every table to be sound.
 ///
 /// # Errors
@@ -326,6 +349,7 @@ pub(crate) mod tests {
             kind: TableKind::Plain,
             identity: ReplicaIdentity::Default,
             columns: vec![column(1, "id", 23), column(2, "v", 25)],
+            columns_version: String::new(),
             key: Some(vec![0]),
             key_deferrable: false,
             leaves: vec![Leaf {
@@ -339,6 +363,7 @@ pub(crate) mod tests {
                 identity: ReplicaIdentity::Default,
                 key: Some(vec!["id".into()]),
                 access_method: "heap".into(),
+                attached: false,
             }],
             rows_estimated: 10.0,
             bytes: 8192,

@@ -11,7 +11,8 @@ use tokio_postgres::{Client, Row};
 
 use super::resolve::{Chosen, PartitionTree, Relation};
 use super::{
-    ColumnInfo, Leaf, ReplicaIdentity, TableInfo, TableKind, field, for_table, letter, sql_error,
+    ColumnInfo, Digest, Leaf, ReplicaIdentity, TableInfo, TableKind, field, for_table, letter,
+    sql_error,
 };
 use crate::error::{Error, Result};
 
@@ -78,7 +79,8 @@ pub(super) async fn describe(
 
     let mut tables = Vec::with_capacity(chosen.len());
     for Chosen { table, kind, leaves } in chosen {
-        let mut own_columns = columns.remove(&table.oid).unwrap_or_default();
+        let Columns { list: mut own_columns, version } =
+            columns.remove(&table.oid).unwrap_or_default();
         fill_missing(&mut own_columns, leaves, &missing);
         let leaves = leaves
             .iter()
@@ -96,6 +98,7 @@ pub(super) async fn describe(
             kind: *kind,
             identity: table.identity,
             columns: own_columns,
+            columns_version: version.hex(),
             key,
             key_deferrable: indexes.deferrable_primary_key(table.oid),
             rows_estimated: leaves.iter().map(|l| l.rows_estimated).sum(),
@@ -138,14 +141,17 @@ fn describe_leaf(
         identity: leaf.identity,
         key: indexes.key(leaf.oid, leaf.identity),
         access_method: leaf.access_method.clone(),
+        attached: storage.attached,
     })
 }
 
-async fn columns(
-    client: &Client,
-    version: u32,
-    tables: &[u32],
-) -> Result<HashMap<u32, Vec<ColumnInfo>>> {
+#[derive(Default)]
+struct Columns {
+    list: Vec<ColumnInfo>,
+    version: Digest,
+}
+
+async fn columns(client: &Client, version: u32, tables: &[u32]) -> Result<HashMap<u32, Columns>> {
     // From 18 a NOT NULL can be NOT VALID: old rows may hold NULL.
     let not_null = if version >= 180_000 {
         "a.attnotnull AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint k
@@ -156,12 +162,13 @@ async fn columns(
     };
     let sql = format!(
         "SELECT a.attrelid, a.attnum, a.attname::text, a.atttypid, a.atttypmod,
-            pg_catalog.format_type(a.atttypid, a.atttypmod), {not_null}, a.attgenerated::text
+            pg_catalog.format_type(a.atttypid, a.atttypmod), {not_null}, a.attgenerated::text,
+            a.xmin::text
         FROM pg_catalog.pg_attribute a
         WHERE a.attrelid = ANY ($1::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
         ORDER BY a.attrelid, a.attnum"
     );
-    let mut columns: HashMap<u32, Vec<ColumnInfo>> = HashMap::with_capacity(tables.len());
+    let mut columns: HashMap<u32, Columns> = HashMap::with_capacity(tables.len());
     for row in &rows(client, &sql, &[&tables]).await? {
         let column = ColumnInfo {
             attnum: field(row, 1)?,
@@ -174,7 +181,9 @@ async fn columns(
             missing: None,
             missing_differs: false,
         };
-        columns.entry(field(row, 0)?).or_default().push(column);
+        let of_table = columns.entry(field(row, 0)?).or_default();
+        of_table.version.number(column.attnum.into()).text(field(row, 8)?);
+        of_table.list.push(column);
     }
     Ok(columns)
 }
@@ -265,6 +274,7 @@ struct Storage {
     pages: u64,
     bytes: u64,
     rows_estimated: f64,
+    attached: bool,
 }
 
 /// What a block of rows holds when nothing was ever counted.
@@ -274,7 +284,17 @@ async fn storage(client: &Client, leaves: &[u32]) -> Result<HashMap<u32, Storage
     let sql = "SELECT c.oid, coalesce(pg_catalog.pg_relation_filenode(c.oid), 0::oid),
             coalesce(pg_catalog.pg_relation_size(c.oid), 0)
                 / pg_catalog.current_setting('block_size')::int8,
-            coalesce(pg_catalog.pg_table_size(c.oid), 0), c.reltuples, c.relpages
+            coalesce(pg_catalog.pg_table_size(c.oid), 0), c.reltuples, c.relpages,
+            c.relispartition AND EXISTS (
+                WITH RECURSIVE up AS (
+                    SELECT i.inhparent, i.xmin AS link FROM pg_catalog.pg_inherits i
+                    WHERE i.inhrelid = c.oid
+                    UNION ALL SELECT i.inhparent, i.xmin FROM up
+                    JOIN pg_catalog.pg_inherits i ON i.inhrelid = up.inhparent)
+                -- The row of a system column is as old as its table, whatever was altered since.
+                SELECT FROM up, pg_catalog.pg_attribute a
+                WHERE a.attrelid = c.oid AND a.attnum = -1
+                  AND pg_catalog.age(up.link) < pg_catalog.age(a.xmin))
         FROM pg_catalog.pg_class c WHERE c.oid = ANY ($1::oid[])";
     let mut storage = HashMap::with_capacity(leaves.len());
     for row in &rows(client, sql, &[&leaves]).await? {
@@ -290,8 +310,49 @@ async fn storage(client: &Client, leaves: &[u32]) -> Result<HashMap<u32, Storage
             pages: pages.unsigned_abs(),
             bytes: bytes.unsigned_abs(),
             rows_estimated: per_page * pages as f64,
+            attached: field(row, 6)?,
         };
         storage.insert(field(row, 0)?, found);
     }
     Ok(storage)
+}
+
+/// A text for each chosen table that is another one after whatever may change what its rows are or
+/// where they lie. Takes no locks, reads no sizes.
+pub(super) async fn signatures(client: &Client, chosen: &[Chosen]) -> Result<Vec<(u32, String)>> {
+    let roots: Vec<u32> = chosen.iter().map(|c| c.table.oid).collect();
+    let parts: Vec<u32> = chosen.iter().flat_map(|c| &c.leaves).map(|l| l.oid).collect();
+    let sql = "SELECT c.oid, pg_catalog.concat_ws(' ', c.relnamespace, c.relname, c.relreplident,
+            c.relpersistence,
+            (SELECT pg_catalog.string_agg(a.attnum || ':' || a.xmin, ',' ORDER BY a.attnum)
+                FROM pg_catalog.pg_attribute a
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+            (SELECT pg_catalog.string_agg(i.indexrelid || ':' || i.indkey::text || ':'
+                    || i.indisreplident || i.indimmediate || i.indisvalid,
+                    ',' ORDER BY i.indexrelid)
+                FROM pg_catalog.pg_index i
+                WHERE i.indrelid = c.oid AND (i.indisprimary OR i.indisreplident)))
+        FROM pg_catalog.pg_class c WHERE c.oid = ANY ($1::oid[])";
+    let mut texts: HashMap<u32, String> = HashMap::with_capacity(roots.len());
+    for row in &rows(client, sql, &[&roots]).await? {
+        texts.insert(field(row, 0)?, field(row, 1)?);
+    }
+    let sql =
+        "SELECT c.oid, c.relfilenode FROM pg_catalog.pg_class c WHERE c.oid = ANY ($1::oid[])";
+    let mut files: HashMap<u32, u32> = HashMap::with_capacity(parts.len());
+    for row in &rows(client, sql, &[&parts]).await? {
+        files.insert(field(row, 0)?, field(row, 1)?);
+    }
+    let signature = |Chosen { table, kind, leaves }: &Chosen| {
+        let mut text = texts.get(&table.oid).cloned().unwrap_or_default();
+        // A plain table's file changes with every TRUNCATE, which the stream brings.
+        if *kind == TableKind::Partitioned {
+            for leaf in leaves {
+                let file = files.get(&leaf.oid).copied().unwrap_or_default();
+                text.push_str(&format!(" {}/{file}", leaf.oid));
+            }
+        }
+        (table.oid, text)
+    };
+    Ok(chosen.iter().map(signature).collect())
 }

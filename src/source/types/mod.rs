@@ -41,6 +41,6 @@ mod tests;
 pub use catalog::{TypeCatalog, TypeInfo};
 pub use column::ColumnBuilder;
 pub use kind::{Element, Kind};
-pub use plan::{ColumnOptions, ColumnPlan, Select, check_names, plan, plan_columns};
+pub use plan::{ColumnOptions, ColumnPlan, Select, check_names, natural_kind, plan, plan_columns};
 pub use rows::{Op, RowsBuilder};
 pub use table::type_table;

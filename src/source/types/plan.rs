@@ -138,7 +138,11 @@ fn kind(types: &TypeCatalog, column: &ColumnInfo, options: &ColumnOptions) -> Re
 }
 
 /// The kind a type has by itself.
-fn natural_kind(types: &TypeCatalog, oid: u32, typmod: i32) -> Result<Kind> {
+/// The kind of a type without options.
+///
+/// # Errors
+/// A type that can't be replicated.
+pub fn natural_kind(types: &TypeCatalog, oid: u32, typmod: i32) -> Result<Kind> {
     let (info, typmod) = types.base_of(oid, typmod)?;
     if !info.is_array {
         return Ok(kind_of(info, typmod, types.server_version));

@@ -4,7 +4,8 @@ use chrono::{DateTime, Utc};
 
 use super::commands::find_table;
 use crate::error::{Error, Result};
-use crate::handoff::cut::{At, Cut, Fences, TORN_EVENT, Versions, cut};
+use crate::handoff::again::GAP_EVENT;
+use crate::handoff::cut::{At, Cut, Fences, Gap, TORN_EVENT, Versions, cut};
 use crate::lake::{self, Lake, Ledger, VersionInfo, VersionKind};
 use crate::position::Lsn;
 
@@ -34,12 +35,25 @@ pub async fn find(lake: &Lake, ledger: &Ledger, at: Option<&str>) -> Result<Foun
         let lsn = |key: &str| -> Option<Lsn> { event.detail.get(key)?.as_str()?.parse().ok() };
         torn.extend(lsn("after").zip(lsn("until")));
     }
+    let mut gaps = Vec::new();
+    for event in ledger.read_events(None, Some(GAP_EVENT)).await? {
+        let text = |key: &str| event.detail.get(key)?.as_str();
+        let lsn = |key: &str| -> Option<Lsn> { text(key)?.parse().ok() };
+        if let (Some(folder), Some(after), Some(until)) =
+            (text("folder"), lsn("after"), lsn("until"))
+        {
+            gaps.push(Gap { folder: folder.to_owned(), after, until: Some(until) });
+        }
+    }
     let mut tables = Vec::new();
     for recorded in &ledger.state().tables {
+        if let Some(after) = recorded.followed_to {
+            gaps.push(Gap { folder: recorded.folder.clone(), after, until: None });
+        }
         let versions = lake::versions(lake, &recorded.folder).await?;
         tables.push(Versions { folder: recorded.folder.clone(), versions });
     }
-    let fences = Fences { last: fence.lsn, generation: fence.generation, torn };
+    let fences = Fences { last: fence.lsn, generation: fence.generation, torn, gaps };
     let cut = cut(&tables, &fences, &at)?;
     Ok(Found { cut, tables })
 }

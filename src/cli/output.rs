@@ -64,8 +64,11 @@ pub struct BoundaryStatus {
 pub struct TableStatus {
     /// `schema.table`.
     pub table: String,
-    /// What the table is in: `snapshot`, `drain`, `publish`, `live` or `failed`.
+    /// What the table is in: `snapshot`, `drain`, `publish`, `live` or `failed`; `again` while it is
+    /// read again, `stopped` when it is no longer followed and the others are.
     pub phase: String,
+    /// Why it is read again or no longer followed, and what to do; null otherwise.
+    pub why: Option<String>,
     /// Its latest Delta version; null before the handoff.
     pub version: Option<u64>,
     /// The position of its snapshot.
@@ -398,6 +401,7 @@ mod tests {
             tables: vec![TableStatus {
                 table: "a.b".into(),
                 phase: "live".into(),
+                why: None,
                 version: Some(0),
                 base: None,
                 applied: None,

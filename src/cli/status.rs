@@ -49,12 +49,18 @@ pub async fn of_lake(
         tables.push(TableStatus {
             table: format!("{}.{}", recorded.schema, recorded.name),
             phase: match found {
+                _ if !recorded.is_followed() => recorded.phase.clone(),
                 Some(_) => "live".to_owned(),
                 None => state.phase.as_str().to_owned(),
             },
+            why: recorded.why.clone(),
             version: found.map(|table| table.version),
             base: found.map(|table| table.base),
-            applied: found.map(|t| fence.map_or(t.applied, |fence| t.applied.max(fence))),
+            applied: found.map(|t| match (fence, recorded.followed_to) {
+                (Some(fence), None) => t.applied.max(fence),
+                (_, Some(followed_to)) => t.applied.max(followed_to),
+                (None, None) => t.applied,
+            }),
             rows_copied: copied.iter().map(|chunk| chunk.rows).sum(),
             bytes_copied: copied.iter().map(|chunk| chunk.bytes).sum(),
             chunks_copied: copied.len() as u64,

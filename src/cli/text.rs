@@ -61,6 +61,13 @@ pub fn status(status: &StatusOutput, style: Style) -> String {
         out.push_str(&style.paint(RED, &format!("failed: {failure}")));
         out.push('\n');
     }
+    for table in &status.tables {
+        if let Some(why) = &table.why {
+            let line = format!("{} ({}): {why}", table.table, table.phase);
+            out.push_str(&style.paint(phase_colour(&table.phase), &line));
+            out.push('\n');
+        }
+    }
     if let Some(boundary) = &status.boundary {
         let age = match boundary.age_seconds {
             Some(age) => format!("held for {}", human::duration(Duration::from_secs(age))),
@@ -323,6 +330,7 @@ mod tests {
             tables: vec![TableStatus {
                 table: "public.orders".into(),
                 phase: "live".into(),
+                why: None,
                 version: Some(7),
                 base: Some(Lsn::new(0x0151_94F8)),
                 applied: Some(Lsn::new(0x1_0000_0000)),

@@ -47,6 +47,25 @@ pub struct Fences {
     pub generation: u64,
     /// Batches that were torn: after one position, up to another.
     pub torn: Vec<(Lsn, Lsn)>,
+    /// Where single tables were not followed.
+    pub gaps: Vec<Gap>,
+}
+
+/// A table that was not followed, while the others were: no version of it shows a cut in between.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// Its folder.
+    pub folder: String,
+    /// The last fence it was followed to.
+    pub after: Lsn,
+    /// The position at which it was read again; none while it is not followed.
+    pub until: Option<Lsn>,
+}
+
+impl Gap {
+    fn hides(&self, folder: &str, lsn: Lsn) -> bool {
+        self.folder == folder && lsn > self.after && self.until.is_none_or(|until| lsn < until)
+    }
 }
 
 /// A cut.
@@ -96,7 +115,8 @@ pub fn cut(tables: &[Versions], fences: &Fences, at: &At) -> Result<Cut> {
         }
     };
     let mut cut = Cut { lsn, tables: BTreeMap::new() };
-    for table in tables {
+    let hidden = |table: &&Versions| fences.gaps.iter().any(|gap| gap.hides(&table.folder, lsn));
+    for table in tables.iter().filter(|table| !hidden(table)) {
         if let Some(version) = shows(table, fences.generation, lsn) {
             cut.tables.insert(table.folder.clone(), version);
         }
@@ -201,7 +221,7 @@ mod tests {
     }
 
     fn fences() -> Fences {
-        Fences { last: Lsn::new(400), generation: 1, torn: Vec::new() }
+        Fences { last: Lsn::new(400), generation: 1, torn: Vec::new(), gaps: Vec::new() }
     }
 
     fn found(at: At) -> (u64, u64, u64) {
@@ -241,6 +261,24 @@ mod tests {
         assert!(cut(&two(), &torn, &At::Version("b".into(), 1)).is_err());
         let behind = Fences { last: Lsn::new(350), ..fences() };
         assert_eq!(cut(&two(), &behind, &At::Newest).unwrap().tables["a"], 2);
+    }
+
+    #[test]
+    fn a_table_that_was_not_followed_is_in_no_cut_of_that_time() {
+        let gap = |until: Option<u64>| Gap {
+            folder: "a".into(),
+            after: Lsn::new(200),
+            until: until.map(Lsn::new),
+        };
+        let tables = |lsn: u64, until: Option<u64>| {
+            let fences = Fences { gaps: vec![gap(until)], ..fences() };
+            let cut = cut(&two(), &fences, &At::Lsn(Lsn::new(lsn))).unwrap();
+            cut.tables.into_keys().collect::<Vec<_>>()
+        };
+        assert_eq!(tables(200, Some(400)), ["a", "b"]);
+        assert_eq!(tables(300, Some(400)), ["b"]);
+        assert_eq!(tables(400, Some(400)), ["a", "b"]);
+        assert_eq!(tables(400, None), ["b"]);
     }
 
     #[test]

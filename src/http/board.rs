@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::advice::advice;
 use crate::cli::output::{SlotStatus, StatusOutput};
+use crate::lake::ledger::{AGAIN, LIVE, STOPPED};
 use crate::observe::metrics::Metrics;
 use crate::position::Lsn;
 
@@ -89,7 +90,9 @@ impl Board {
                 continue;
             }
             table.version = Some(known.version);
-            table.phase = "live".to_owned();
+            if table.phase != AGAIN && table.phase != STOPPED {
+                table.phase = LIVE.to_owned();
+            }
             table.base = Some(known.base);
             table.applied = Some(known.applied.max(ledger.fence.unwrap_or_default()));
             if let Some(storage) = &mut table.storage {

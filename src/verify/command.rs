@@ -65,6 +65,14 @@ pub async fn verify(config: &Config, wanted: &[String], stop: &StopSignal) -> Re
     let found = lake_tables::look(&session).await?;
     let tables = lake_tables::open(&session, &found).await?.tables;
     let infos = found.infos;
+    for entry in session.ledger_mut()?.state().tables.iter().filter(|entry| !entry.is_followed()) {
+        let (name, why) = (entry.display(), entry.why.clone().unwrap_or_default());
+        if wanted.iter().any(|w| *w == name || format!("public.{w}") == name) {
+            return Err(Error::new(Kind::Check, format!("{name} is not followed: {why}"))
+                .next("`tidegate run` reads it again, if it can be; `tidegate status` shows it"));
+        }
+        tracing::warn!(table = name, "is not compared, as it is not followed: {why}");
+    }
     let (source, snapshot) = (session.source.clone(), boundary.snapshot().as_str().to_owned());
     let (lake, folder, runtime) =
         (session.lake.clone(), config.state_dir.clone(), Handle::current());

@@ -1,0 +1,190 @@
+//! Tables that change at the source while they are followed: what concerns one stops no other, the
+//! effect stands between the right versions, and a crash at any step of it loses nothing.
+//!
+//! What becomes of the rows is in `tests/corpus`, a file per case.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use support::database::TestDb;
+use support::judge::{self, Engine};
+use support::pipeline::Pipeline;
+use support::servers::usual;
+
+fn two_tables(name: &str, config: &str) -> Pipeline {
+    let mut p = Pipeline::new(TestDb::new(usual(), name));
+    p.config = format!("{config}\n[stream]\ninterval = \"100ms\"\n");
+    p.tables = "public.*".to_owned();
+    p.sql().run(
+        "CREATE TABLE a(id int PRIMARY KEY, v text);
+         CREATE TABLE b(id int PRIMARY KEY, v text);
+         INSERT INTO a SELECT i, 'a' || i FROM generate_series(1, 100) i;
+         INSERT INTO b SELECT i, 'b' || i FROM generate_series(1, 100) i;",
+    );
+    p.run().succeed();
+    p
+}
+
+fn wait_for(what: &str, mut is: impl FnMut() -> bool) {
+    let deadline = Instant::now() + support::PATIENCE;
+    while !is() {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn kinds(p: &Pipeline, table: &str) -> Vec<String> {
+    let versions = p.versions(table);
+    versions.iter().map(|v| v["kind"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+fn table_status(p: &Pipeline, table: &str) -> serde_json::Value {
+    let status = p.status();
+    let tables = status["tables"].as_array().cloned().unwrap_or_default();
+    let found = tables.into_iter().find(|entry| entry["table"] == table);
+    found.unwrap_or_else(|| panic!("{table} is not in {status}"))
+}
+
+fn count(p: &Pipeline, table: &str) -> usize {
+    judge::rows(Engine::DuckDb, &p.table(table), judge::At::Newest, &["id"]).rows.len()
+}
+
+#[test]
+fn the_others_go_on_while_a_table_is_read_again() {
+    let p = two_tables("change_beside", "");
+    let copied = p.pause("again.copied");
+    let mut running = p.command(&["run"]).pause(&copied).start();
+    p.sql().run("ALTER TABLE a ADD c int DEFAULT 7; INSERT INTO a VALUES (101, 'new', 8);");
+    copied.reached(&mut running);
+    p.sql().run("INSERT INTO b VALUES (101, 'meanwhile')");
+    wait_for("the other table", || count(&p, "b") == 101);
+    // What readers see of it is the table as it was.
+    assert_eq!(count(&p, "a"), 100);
+    p.sql().run("UPDATE a SET v = 'while it is copied' WHERE id = 5; DELETE FROM a WHERE id = 6");
+    copied.release();
+    wait_for("the table that was read again", || {
+        kinds(&p, "public.a").iter().filter(|kind| *kind == "handoff").count() == 2
+    });
+    running.signal("TERM");
+    running.finish().expect_code(0);
+    p.run_to_now();
+    p.assert_equal();
+}
+
+#[test]
+fn a_column_comes_between_the_right_versions() {
+    let p = two_tables("change_versions", "");
+    p.sql().run("INSERT INTO a VALUES (101, 'before')");
+    p.sql().run("ALTER TABLE a ADD c int");
+    p.sql().run("INSERT INTO a VALUES (102, 'after', 5)");
+    p.sql().run("INSERT INTO b VALUES (101, 'other')");
+    p.run_to_now();
+    assert_eq!(kinds(&p, "public.a"), ["handoff", "changes", "schema", "changes"]);
+    let at = |version: u64, columns: &[&str]| {
+        judge::attempt(Engine::DuckDb, &p.table("a"), judge::At::Version(version), columns)
+    };
+    assert_eq!(at(1, &["id", "v"]).unwrap().rows.len(), 101);
+    assert!(at(1, &["c"]).is_err(), "the column shows before it came");
+    assert_eq!(at(2, &["id", "c"]).unwrap().rows.len(), 101);
+    assert_eq!(at(3, &["id", "c"]).unwrap().rows.len(), 102);
+    let expected = p.sql().rows("SELECT id::text, c::text FROM a");
+    judge::all_see(&p.table("a"), judge::At::Newest, &["id", "c"], expected);
+    p.assert_equal();
+}
+
+#[test]
+fn a_crash_at_any_step_of_a_change_loses_nothing() {
+    let points = [
+        "schema.commit.before",
+        "schema.commit.after",
+        "again.marked",
+        "again.publication",
+        "again.boundary",
+        "again.copied",
+        "again.publish.before",
+        "again.publish.after",
+        "again.recorded",
+    ];
+    std::thread::scope(|scope| {
+        for lane in 0..3 {
+            scope.spawn(move || {
+                for (n, point) in points.iter().enumerate().filter(|(n, _)| n % 3 == lane) {
+                    let p = two_tables(&format!("change_crash_{n}"), "");
+                    p.sql().run(
+                        "ALTER TABLE a ADD c int; INSERT INTO a VALUES (101, 'x', 1);
+                         ALTER TABLE b ADD c int DEFAULT 7; INSERT INTO b VALUES (101, 'y', 8);
+                         CREATE TABLE fresh(id int PRIMARY KEY); INSERT INTO fresh VALUES (1);",
+                    );
+                    for action in ["crash", "error"] {
+                        let until = p.sql().one("SELECT pg_current_wal_insert_lsn()");
+                        let run = p.command(&["run", "--until-lsn", &until]);
+                        let finished = run.failpoint(point, &format!("1*{action}")).finish();
+                        if action == "crash" {
+                            assert_ne!(finished.code, Some(0), "{point} was not passed");
+                        }
+                        p.sql().run(
+                            "INSERT INTO b SELECT max(id) + 1, 'more', 1 FROM b;
+                             UPDATE a SET v = v || '!' WHERE id = 7; DELETE FROM fresh WHERE id = 9;",
+                        );
+                    }
+                    p.run_to_now();
+                    p.assert_equal();
+                    assert_eq!(p.sql().one("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"), "1");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_table_that_is_stopped_stops_alone_and_can_be_taken_up() {
+    let p = two_tables("change_stop", "on_schema_change = \"stop\"");
+    p.sql().run("INSERT INTO a VALUES (101, 'before')");
+    p.sql().run("ALTER TABLE a ALTER v TYPE int USING id; INSERT INTO a VALUES (102, 5)");
+    p.sql().run("INSERT INTO b VALUES (101, 'other')");
+    p.run_to_now();
+    assert_eq!((count(&p, "a"), count(&p, "b")), (101, 101));
+    let stopped = table_status(&p, "public.a");
+    assert_eq!(stopped["phase"], "stopped", "{stopped}");
+    let why = stopped["why"].as_str().unwrap_or_default();
+    assert!(why.contains("type of column \"v\"") && why.contains("tidegate reseed"), "{why}");
+    // A cut of now is one of the other table.
+    let views = p.command(&["views", "duckdb"]).succeed().stdout;
+    assert!(views.contains("/public/b") && !views.contains("/public/a"), "{views}");
+    p.command(&["reseed", "public.a"]).succeed();
+    p.run_to_now();
+    assert_eq!(table_status(&p, "public.a")["phase"], "live");
+    p.assert_equal();
+}
+
+#[test]
+fn a_table_that_loses_its_key_stops_alone_until_it_has_one() {
+    let p = two_tables("change_keyless", "");
+    p.sql().run("ALTER TABLE a DROP CONSTRAINT a_pkey; INSERT INTO a VALUES (1, 'twice');");
+    p.sql().run("INSERT INTO b VALUES (101, 'other')");
+    p.run_to_now();
+    let stopped = table_status(&p, "public.a");
+    assert_eq!((stopped["phase"].as_str(), count(&p, "b")), (Some("stopped"), 101));
+    assert!(stopped["why"].as_str().unwrap_or_default().contains("REPLICA IDENTITY"), "{stopped}");
+    p.sql().run("ALTER TABLE a REPLICA IDENTITY FULL; DELETE FROM a WHERE v = 'twice'");
+    p.run_to_now();
+    assert_eq!(table_status(&p, "public.a")["phase"], "live");
+    p.assert_equal();
+}
+
+#[test]
+fn a_running_pipeline_reads_a_table_again_when_asked() {
+    let p = two_tables("change_asked", "");
+    let running = p.follow();
+    p.command(&["reseed", "public.b"]).succeed();
+    wait_for("the table to be read again", || {
+        kinds(&p, "public.b").iter().filter(|kind| *kind == "handoff").count() == 2
+    });
+    p.sql().run("INSERT INTO b VALUES (101, 'after it')");
+    wait_for("the stream to go on", || count(&p, "b") == 101);
+    running.signal("TERM");
+    running.finish().expect_code(0);
+    assert_eq!(kinds(&p, "public.a"), ["handoff"]);
+    p.assert_equal();
+}

@@ -24,7 +24,16 @@ use support::database::TestDb;
 use support::servers::usual;
 
 /// Points that no run here passes, and why.
-const ELSEWHERE: [(&str, &str); 14] = [
+const ELSEWHERE: [(&str, &str); 23] = [
+    ("schema.commit.before", CHANGES),
+    ("schema.commit.after", CHANGES),
+    ("again.marked", CHANGES),
+    ("again.publication", CHANGES),
+    ("again.boundary", CHANGES),
+    ("again.copied", CHANGES),
+    ("again.publish.before", CHANGES),
+    ("again.publish.after", CHANGES),
+    ("again.recorded", CHANGES),
     ("handoff.apart", "in the deliberately wrong snapshot only; tests/handoff.rs"),
     ("stream.timeline", "when a standby was promoted; tests/identity.rs"),
     ("compaction.written", COMPACTION),
@@ -40,6 +49,7 @@ const ELSEWHERE: [(&str, &str); 14] = [
     ("retention.firsts.after", RETENTION),
     ("retention.checkpoints.after", RETENTION),
 ];
+const CHANGES: &str = "when a table changes at the source; tests/schema_changes.rs";
 const COMPACTION: &str = "with files so small that they are compacted; tests/compaction.rs";
 const RETENTION: &str = "with a retention so short that something is removed; tests/retention.rs";
 

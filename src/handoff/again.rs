@@ -320,7 +320,11 @@ async fn stop_table(session: &mut Session, entry: &Entry, why: &str) -> Result<(
 ///
 /// # Errors
 /// The ledger failing.
-pub async fn mark(session: &mut Session, marks: &[(String, tables::Verdict)]) -> Result<()> {
+pub async fn mark(
+    session: &mut Session,
+    found: &tables::Found,
+    marks: &[(String, tables::Verdict)],
+) -> Result<()> {
     let mut state = session.ledger_mut()?.state().clone();
     let fence = session.ledger_mut()?.fence().map(|fence| fence.lsn);
     for (folder, verdict) in marks {
@@ -340,7 +344,10 @@ pub async fn mark(session: &mut Session, marks: &[(String, tables::Verdict)]) ->
                 );
                 known.phase = STOPPED.to_owned();
                 known.why = Some(why.clone());
-                (known.oid, known.fingerprint) = (0, String::new());
+                // As another one it is tried again.
+                let now = found.named(&known.schema, &known.name);
+                (known.oid, known.fingerprint) =
+                    now.map_or_else(Default::default, |info| (info.oid, info.fingerprint()));
             }
             tables::Verdict::Follow(_) => continue,
         }

@@ -97,7 +97,7 @@ impl Live<'_> {
         let found = tables::look(self.session).await?;
         let mut opened = tables::open(self.session, &found).await?;
         self.proven(&opened.tables).await?;
-        self.settle(Vec::new(), opened.apart).await?;
+        self.settle(&found, Vec::new(), opened.apart).await?;
         again::take_requests(self.session).await?;
         if self.newcomers == Newcomers::Join {
             again::take_in(self.session, &found).await?;
@@ -112,7 +112,7 @@ impl Live<'_> {
         let again = |(_, verdict): &mut (String, Verdict)| matches!(verdict, Verdict::Again(_));
         let again: Vec<_> = differences.extract_if(.., again).collect();
         if !again.is_empty() && !self.stops() {
-            self.settle(Vec::new(), again).await?;
+            self.settle(&found, Vec::new(), again).await?;
             return Ok(Next::Again);
         }
         differences.extend(again);
@@ -120,7 +120,7 @@ impl Live<'_> {
             _ if differences.is_empty() => self.settle_at = None,
             Some(at) if self.passed >= at => {
                 self.settle_at = None;
-                self.settle(opened.tables, differences).await?;
+                self.settle(&found, opened.tables, differences).await?;
                 return Ok(Next::Again);
             }
             Some(_) => {}
@@ -159,7 +159,7 @@ impl Live<'_> {
             Err(error) => return Err(explained(self.session, error).await),
             Ok(Followed::To(at)) => self.passed = self.passed.max(at),
             Ok(Followed::Unfit(unfit)) => {
-                self.unfit(unfit).await?;
+                self.unfit(&found, unfit).await?;
                 return Ok(Next::Again);
             }
             Ok(Followed::Changed(changed)) => {
@@ -246,7 +246,7 @@ impl Live<'_> {
             Ok(Followed::To(at)) if at >= changed.at => self.passed = self.passed.max(at),
             // Asked to stop: it is met again.
             Ok(Followed::To(_)) => return Ok(()),
-            Ok(Followed::Unfit(unfit)) => return self.unfit(unfit).await,
+            Ok(Followed::Unfit(unfit)) => return self.unfit(found, unfit).await,
             Ok(Followed::Changed(before)) => {
                 return Err(Error::failed(format!(
                     "the stream names the table {} otherwise at {}, and did not a moment ago",
@@ -271,7 +271,7 @@ impl Live<'_> {
         };
         tracing::info!(table = %open.plan, at = %changed.at, "changed: {}", changed.what);
         let folder = open.plan.folder.clone();
-        self.settle(vec![open], vec![(folder, verdict)]).await
+        self.settle(&found, vec![open], vec![(folder, verdict)]).await
     }
 
     fn stops(&self) -> bool {
@@ -279,13 +279,14 @@ impl Live<'_> {
     }
 
     /// A table to which a change does not fit is not guessed at.
-    async fn unfit(&mut self, unfit: Unfit) -> Result<()> {
-        self.settle(Vec::new(), vec![(unfit.folder, Verdict::Again(unfit.why))]).await
+    async fn unfit(&mut self, found: &Found, unfit: Unfit) -> Result<()> {
+        self.settle(found, Vec::new(), vec![(unfit.folder, Verdict::Again(unfit.why))]).await
     }
 
     /// Does what was judged.
     async fn settle(
         &mut self,
+        found: &Found,
         mut tables: Vec<OpenTable>,
         verdicts: Vec<(String, Verdict)>,
     ) -> Result<()> {
@@ -313,7 +314,7 @@ impl Live<'_> {
         if marks.is_empty() {
             return Ok(());
         }
-        again::mark(self.session, &marks).await
+        again::mark(self.session, found, &marks).await
     }
 }
 

@@ -202,7 +202,7 @@ fn a_slot_in_use() {
             == "t"
     });
     let second = p.run().finish().expect_code(4);
-    assert!(second.stderr.contains("slot"), "{}", second.stderr);
+    assert!(second.stderr.contains("is alive"), "{}", second.stderr);
     running.signal("TERM");
     running.finish().expect_code(0);
 }

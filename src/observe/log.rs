@@ -53,9 +53,11 @@ pub fn init(filter: Option<&str>, format: LogFormat) -> Result<()> {
 }
 
 fn directives(filter: Option<&str>) -> String {
+    // It warns of statistics of files that a change of a column's type left behind.
+    const QUIET: &str = "buoyant_kernel=error";
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     match filter.map(str::trim).filter(|text| !text.is_empty()) {
-        None => "warn,tidegate=info".to_owned(),
+        None => format!("warn,{QUIET},tidegate=info"),
         Some("off") => "off".to_owned(),
         Some(level) if LEVELS.contains(&level.to_ascii_lowercase().as_str()) => {
             let others = if level.eq_ignore_ascii_case("error") { "error" } else { "warn" };
@@ -127,8 +129,8 @@ mod tests {
 
     #[test]
     fn a_bare_level_does_not_open_the_flood_of_dependencies() {
-        assert_eq!(directives(None), "warn,tidegate=info");
-        assert_eq!(directives(Some(" ")), "warn,tidegate=info");
+        assert_eq!(directives(None), "warn,buoyant_kernel=error,tidegate=info");
+        assert_eq!(directives(Some(" ")), directives(None));
         assert_eq!(directives(Some("debug")), "warn,tidegate=debug");
         assert_eq!(directives(Some("error")), "error,tidegate=error");
         assert_eq!(directives(Some("off")), "off");

@@ -70,6 +70,7 @@ fn is_a_live_status(p: &Pipeline, status: &Value, active: bool) {
             "table",
             "phase",
             "version",
+            "why",
             "base",
             "applied",
             "rows_copied",

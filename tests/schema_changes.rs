@@ -188,3 +188,21 @@ fn a_running_pipeline_reads_a_table_again_when_asked() {
     assert_eq!(kinds(&p, "public.a"), ["handoff"]);
     p.assert_equal();
 }
+
+#[test]
+fn a_long_transaction_holds_up_only_the_table_that_is_read_again() {
+    let p = two_tables("change_long", "");
+    let running = p.follow();
+    // No snapshot can be made before it ends.
+    let mut long = p.sql();
+    long.run("BEGIN; INSERT INTO b VALUES (500, 'long')");
+    p.sql().run("ALTER TABLE a ADD c int DEFAULT 7; INSERT INTO a VALUES (101, 'new', 8)");
+    p.sql().run("INSERT INTO b VALUES (101, 'meanwhile')");
+    wait_for("the other table", || count(&p, "b") == 101);
+    wait_for("the table to be marked", || table_status(&p, "public.a")["phase"] == "again");
+    running.signal("TERM");
+    running.finish_within(Duration::from_secs(30)).expect_code(0);
+    long.run("COMMIT");
+    p.run_to_now();
+    p.assert_equal();
+}

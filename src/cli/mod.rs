@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 
@@ -58,13 +59,21 @@ fn report(error: &Error) {
     }
 }
 
+/// How long the end of the process waits for threads that wait for the network.
+const LAST_WAIT: Duration = Duration::from_secs(2);
+
 fn start(command: Command) -> Result<()> {
-    tokio::runtime::Builder::new_multi_thread()
+    let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("tidegate")
         .build()
-        .map_err(|error| Error::failed("the asynchronous runtime can't be started").because(error))?
-        .block_on(dispatch(command))
+        .map_err(|error| {
+            Error::failed("the asynchronous runtime can't be started").because(error)
+        })?;
+    let result = runtime.block_on(dispatch(command));
+    // A thread may still wait for the server, for a result that nobody wants any more.
+    runtime.shutdown_timeout(LAST_WAIT);
+    result
 }
 
 async fn dispatch(command: Command) -> Result<()> {

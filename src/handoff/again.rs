@@ -31,6 +31,7 @@ const TAKEN_EVENT: &str = "reseed_taken";
 
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
+const GIVE_UP_WITHIN: Duration = Duration::from_secs(5);
 
 /// What came of one table, or of several that were copied together.
 pub enum Read {
@@ -73,9 +74,9 @@ impl Reading {
         let task = {
             let (config, stop, done) = (config.clone(), stop.clone(), done.clone());
             tokio::spawn(async move {
-                let read = all(&config, folders, &stop).await;
-                done.request();
-                read
+                // However it ends, somebody waits for it.
+                let _ended = Ended(done);
+                all(&config, folders, &stop).await
             })
         };
         Some(Reading { task, stop, done })
@@ -89,12 +90,24 @@ impl Reading {
         self.task.await.map_err(|e| Error::failed("reading tables again died").because(e))
     }
 
-    /// Ends it without a result.
-    pub async fn give_up(self) {
+    /// Ends it without a result. A boundary that waits for the source's running transactions is not
+    /// waited for: what comes of it goes with its connection.
+    pub async fn give_up(mut self) {
         self.stop.request();
-        if let Err(error) = self.task.await {
-            tracing::warn!("reading tables again died: {error}");
+        match tokio::time::timeout(GIVE_UP_WITHIN, &mut self.task).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!("reading tables again died: {error}"),
+            Err(_) => self.task.abort(),
         }
+    }
+}
+
+/// Requests the signal when it is dropped.
+struct Ended(StopSignal);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.request();
     }
 }
 

@@ -13,6 +13,8 @@
 //! What concerns one table stops no other: it is followed in place, or read again while the others
 //! go on, or no longer followed and said so.
 
+use std::collections::BTreeMap;
+
 use crate::apply::collect::Changed;
 use crate::apply::known::KnownTable;
 use crate::config::OnSchemaChange;
@@ -42,8 +44,16 @@ pub async fn stream(
     newcomers: Newcomers,
     stop: &StopSignal,
 ) -> Result<Lsn> {
-    let mut live =
-        Live { session, target, newcomers, stop, settle_at: None, passed: Lsn::ZERO, last: None };
+    let mut live = Live {
+        session,
+        target,
+        newcomers,
+        stop,
+        settle_at: None,
+        passed: Lsn::ZERO,
+        last: None,
+        unfit: BTreeMap::new(),
+    };
     let mut reading = None;
     let result = live.until_done(&mut reading).await;
     if let Some(reading) = reading.take() {
@@ -73,7 +83,12 @@ struct Live<'a> {
     passed: Lsn,
     /// The change that was met last: table and position.
     last: Option<(u32, Lsn)>,
+    /// How often a change did not fit a table, by its folder.
+    unfit: BTreeMap<String, u32>,
 }
+
+/// A table that is unfit so often is not read again.
+const UNFIT: u32 = 3;
 
 /// What comes next.
 enum Next {
@@ -280,7 +295,17 @@ impl Live<'_> {
 
     /// A table to which a change does not fit is not guessed at.
     async fn unfit(&mut self, found: &Found, unfit: Unfit) -> Result<()> {
-        self.settle(found, Vec::new(), vec![(unfit.folder, Verdict::Again(unfit.why))]).await
+        let times = self.unfit.entry(unfit.folder.clone()).or_default();
+        *times += 1;
+        let verdict = if *times > UNFIT {
+            Verdict::Stop(format!(
+                "{} (it was read again {UNFIT} times; report this, and `tidegate reseed` it)",
+                unfit.why
+            ))
+        } else {
+            Verdict::Again(unfit.why)
+        };
+        self.settle(found, Vec::new(), vec![(unfit.folder, verdict)]).await
     }
 
     /// Does what was judged.

@@ -124,10 +124,15 @@ impl Watch {
 
     /// What was seen.
     pub fn end(self) -> Saw {
+        std::mem::take(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
         }
-        std::mem::take(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -421,7 +421,7 @@ mod tests {
             serde_json::json!({
                 "pipeline": "p", "generation": 1, "phase": "live", "run": "r1", "failure": null,
                 "base": "0/10", "boundary": null, "fence": null,
-                "tables": [{"table": "a.b", "phase": "live", "version": 0, "base": null, "applied": null,
+                "tables": [{"table": "a.b", "phase": "live", "why": null, "version": 0, "base": null, "applied": null,
                             "rows_copied": 1, "bytes_copied": 0, "chunks_copied": 0, "chunks": null,
                             "rows_estimated": null, "storage": null}],
                 "pins": [],

@@ -39,6 +39,8 @@ pub enum Read {
     Copied(Box<Apart>, Vec<Entry>),
     /// It can't be replicated as it is now: folder, the columns it has, and why.
     Refused(Entry, String),
+    /// It could not be read, for good: folder, and why.
+    Failed(String, String),
 }
 
 /// What the ledger will say of a table.
@@ -121,23 +123,18 @@ async fn all(config: &Config, folders: Vec<String>, stop: &StopSignal) -> Vec<Re
                 let one = [folder];
                 match patiently(config, &one, stop).await {
                     Ok(one) => read.extend(one),
-                    Err(error) => read.extend(refused(&one, &error)),
+                    Err(error) => read.extend(failed(&one, &error)),
                 }
             }
             read
         }
-        Err(error) => refused(&folders, &error).into_iter().collect(),
+        Err(error) => failed(&folders, &error).into_iter().collect(),
     }
 }
 
-fn refused(folders: &[String], error: &Error) -> Option<Read> {
-    let entry = Entry {
-        folder: folders.first()?.clone(),
-        oid: 0,
-        fingerprint: String::new(),
-        membership: String::new(),
-    };
-    Some(Read::Refused(entry, in_a_line(error)))
+fn failed(folders: &[String], error: &Error) -> Option<Read> {
+    let why = format!("{}; `tidegate reseed` tries again", in_a_line(error));
+    Some(Read::Failed(folders.first()?.clone(), why))
 }
 
 fn in_a_line(error: &Error) -> String {
@@ -278,6 +275,10 @@ pub async fn publish(session: &mut Session, read: Vec<Read>) -> Result<()> {
         match read {
             Read::Refused(entry, why) => {
                 stop_table(session, &entry, &why).await?;
+            }
+            Read::Failed(folder, why) => {
+                let found = tables::look(session).await?;
+                mark(session, &found, &[(folder, tables::Verdict::Stop(why))]).await?;
             }
             Read::Copied(apart, entries) => {
                 let Apart { base, run, tables } = *apart;

@@ -21,6 +21,7 @@ use crate::handoff::session::{Session, blocking};
 use crate::handoff::spool::source::Source;
 use crate::handoff::stream::{self, Ended, Shared};
 use crate::handoff::{again, figures, index, rules, spool};
+use crate::lake::locations::Locations;
 use crate::lake::{Event, Lake, LakeTable, Ledger};
 use crate::observe::stop::StopSignal;
 use crate::position::Lsn;
@@ -70,6 +71,8 @@ pub struct OpenTable {
     pub plan: Arc<TablePlan>,
     /// Its lake table.
     pub table: LakeTable,
+    /// Its location index, once that was opened: none inside where the table needs none.
+    pub index: Option<Option<Locations>>,
 }
 
 /// The options of START_REPLICATION for these tables.
@@ -218,7 +221,7 @@ pub async fn follow(
     };
     let cleaning = Cleaning::begin(session.lake.clone(), session.config.maintenance.clone());
     let read = reader.await.map_err(|e| Error::failed("the reader died").because(e))?;
-    let (ledger, applied) = blocking(move || {
+    let (ledger, appliers, applied) = blocking(move || {
         applier.join().map_err(|_| Error::failed("the applier died").next("report this"))
     })
     .await?;
@@ -227,6 +230,10 @@ pub async fn follow(
     session.ledger = Some(ledger);
     let reached = shared.applied.load(Ordering::Acquire).max(shared.fence.load(Ordering::Acquire));
     let unfit = shared.unfit.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if applied.is_ok() || unfit.is_some() {
+        // They stand at their last commits, and go on from there without being read again.
+        session.kept = appliers.into_iter().map(kept).collect();
+    }
     if let Some(unfit) = unfit {
         return Ok(Followed::Unfit(unfit));
     }
@@ -245,6 +252,12 @@ pub async fn follow(
             Err(Error::failed("the applier ended without a word").next("report this"))
         }
     }
+}
+
+fn kept(applier: TableApplier) -> OpenTable {
+    let plan = applier.plan().clone();
+    let (table, index) = applier.into_parts();
+    OpenTable { plan, table, index: Some(index) }
 }
 
 /// Takes the pipeline over: the ledger, then the slot; proves that both are still as they were.
@@ -301,14 +314,18 @@ async fn appliers(
     let memory = session.config.limits.index_memory_bytes as usize / tables.len().max(1);
     let timeline = session.system.timeline;
     let mut appliers = Vec::with_capacity(tables.len());
-    for OpenTable { plan, table } in tables {
+    for OpenTable { plan, table, index } in tables {
         let (lake, runtime) = (session.lake.clone(), runtime.clone());
         let folder = session.index_folder(&plan);
         let name = session.config.name.clone();
         appliers.push(
             blocking(move || {
-                let index =
-                    index::open(&plan, &lake, &runtime, &table, &folder, memory.max(1 << 20))?;
+                let index = match index {
+                    Some(open) => open,
+                    None => {
+                        index::open(&plan, &lake, &runtime, &table, &folder, memory.max(1 << 20))?
+                    }
+                };
                 let mut applier = TableApplier::new(plan, lake, runtime, table, index, &name)?;
                 applier.set_timeline(timeline);
                 Ok(applier)
@@ -367,7 +384,7 @@ impl StandbyTimeline {
 }
 
 impl Applier {
-    fn run(mut self, parts: &Receiver<Part>) -> (Ledger, Result<()>) {
+    fn run(mut self, parts: &Receiver<Part>) -> (Ledger, Vec<TableApplier>, Result<()>) {
         let result = self.work(parts);
         if result.is_err() {
             self.shared.failed.store(true, Ordering::Release);
@@ -382,7 +399,7 @@ impl Applier {
             self.runtime.block_on(applier.settle());
         }
         self.runtime.block_on(self.ledger.settle());
-        (self.ledger, result)
+        (self.ledger, self.appliers, result)
     }
 
     fn work(&mut self, parts: &Receiver<Part>) -> Result<()> {

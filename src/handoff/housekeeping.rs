@@ -223,7 +223,7 @@ pub async fn compact(
         }
     }
     let found = tables::look(&session).await?;
-    let tables = tables::open(&session, &found).await?.tables;
+    let tables = tables::open(&mut session, &found).await?.tables;
     let mut ledger =
         session.ledger.take().ok_or_else(|| Error::failed("the lake has no ledger"))?;
     let plans: Vec<_> = tables.iter().map(|open| open.plan.clone()).collect();

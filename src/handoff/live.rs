@@ -13,7 +13,7 @@
 //! What concerns one table stops no other: it is followed in place, or read again while the others
 //! go on, or no longer followed and said so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::apply::collect::Changed;
 use crate::apply::known::KnownTable;
@@ -127,7 +127,7 @@ impl Live<'_> {
         let again = |(_, verdict): &mut (String, Verdict)| matches!(verdict, Verdict::Again(_));
         let again: Vec<_> = differences.extract_if(.., again).collect();
         if !again.is_empty() && !self.stops() {
-            self.settle(&found, Vec::new(), again).await?;
+            self.settle(&found, opened.tables, again).await?;
             return Ok(Next::Again);
         }
         differences.extend(again);
@@ -272,9 +272,9 @@ impl Live<'_> {
         }
         // The catalog may have gone on; what it says now is what counts.
         let found = tables::look(self.session).await?;
-        let opened = tables::open(self.session, &found).await?;
         let here = |open: &OpenTable| open.plan.oid == changed.relation.oid;
-        let Some(open) = opened.tables.into_iter().find(here) else { return Ok(()) };
+        let Some(place) = self.session.kept.iter().position(here) else { return Ok(()) };
+        let open = self.session.kept.swap_remove(place);
         let info = found.named(&open.plan.schema, &open.plan.name);
         let prefix = self.session.config.column_prefix.clone();
         let met = (changed.relation.oid, changed.at);
@@ -319,6 +319,7 @@ impl Live<'_> {
             return Ok(());
         }
         let stops = self.stops();
+        let judged: BTreeSet<String> = verdicts.iter().map(|(folder, _)| folder.clone()).collect();
         let mut marks = Vec::new();
         for (folder, verdict) in verdicts {
             let open = tables.iter_mut().find(|open| open.plan.folder == folder);
@@ -336,6 +337,9 @@ impl Live<'_> {
                 (verdict, _) => marks.push((folder, verdict)),
             }
         }
+        // What was judged is opened anew.
+        tables.retain(|open| !judged.contains(&open.plan.folder));
+        self.session.kept.append(&mut tables);
         if marks.is_empty() {
             return Ok(());
         }

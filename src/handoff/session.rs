@@ -8,6 +8,7 @@ use crate::source::client::Client;
 use crate::apply::plan::TablePlan;
 use crate::config::Config;
 use crate::error::{Error, Kind, Result};
+use crate::handoff::follow::OpenTable;
 use crate::handoff::guard::Guard;
 use crate::handoff::rules::{self, Recorded, Resume};
 use crate::handoff::spool;
@@ -50,6 +51,8 @@ pub struct Session {
     pub ledger: Option<Ledger>,
     /// The watch over retained WAL, once there is a slot to watch.
     pub guard: Option<Guard>,
+    /// The tables as the stream left them, for when it goes on.
+    pub kept: Vec<OpenTable>,
     /// Chunks recorded by this session: what progress is measured by before there is a fence.
     pub chunks_recorded: u64,
     /// What the run counts; nobody's, for a command that does not run.
@@ -94,6 +97,7 @@ impl Session {
             lake,
             ledger,
             guard: None,
+            kept: Vec::new(),
             chunks_recorded: 0,
             metrics: Arc::default(),
         })

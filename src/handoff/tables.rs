@@ -113,15 +113,21 @@ pub struct Opened {
     pub apart: Vec<(String, Verdict)>,
 }
 
-/// Opens the tables that are followed, as the lake has them.
+/// Opens the tables that are followed, as the lake has them; those that the stream left open are
+/// as they were.
 ///
 /// # Errors
 /// A table that is gone from the lake, or was changed there by others.
-pub async fn open(session: &Session, found: &Found) -> Result<Opened> {
+pub async fn open(session: &mut Session, found: &Found) -> Result<Opened> {
+    let mut kept = std::mem::take(&mut session.kept);
     let ledger = session.ledger.as_ref().ok_or_else(|| Error::failed("the lake has no ledger"))?;
     let prefix = &session.config.column_prefix;
     let mut opened = Opened { tables: Vec::new(), apart: Vec::new() };
     for entry in ledger.state().tables.iter().filter(|entry| entry.is_followed()) {
+        if let Some(place) = kept.iter().position(|open| open.plan.folder == entry.folder) {
+            opened.tables.push(kept.swap_remove(place));
+            continue;
+        }
         let table = LakeTable::open(&session.lake, &entry.folder).await?.ok_or_else(|| {
             Error::failed(format!("{}: its folder in the lake is gone", entry.display()))
                 .next("restore it, or start a new generation with `tidegate run --resnapshot`")
@@ -147,7 +153,7 @@ pub async fn open(session: &Session, found: &Found) -> Result<Opened> {
             },
         };
         match plan {
-            Ok(plan) => opened.tables.push(OpenTable { plan, table }),
+            Ok(plan) => opened.tables.push(OpenTable { plan, table, index: None }),
             Err(why) => {
                 let verdict = match found.named(&entry.schema, &entry.name) {
                     Some(_) => Verdict::Again(why),
@@ -169,7 +175,7 @@ pub fn differences(
     let Some(ledger) = &session.ledger else { return Vec::new() };
     let entry = |plan: &TablePlan| ledger.state().tables.iter().find(|e| e.folder == plan.folder);
     let mut differences = Vec::new();
-    for OpenTable { plan, table } in tables {
+    for OpenTable { plan, table, .. } in tables {
         let Some(entry) = entry(plan) else { continue };
         let lacks_property = table.property(PROPERTY).is_none();
         let verdict = match found.named(&plan.schema, &plan.name) {

@@ -63,7 +63,7 @@ pub async fn verify(config: &Config, wanted: &[String], stop: &StopSignal) -> Re
             .next("run verify again"));
     }
     let found = lake_tables::look(&session).await?;
-    let tables = lake_tables::open(&session, &found).await?.tables;
+    let tables = lake_tables::open(&mut session, &found).await?.tables;
     let infos = found.infos;
     for entry in session.ledger_mut()?.state().tables.iter().filter(|entry| !entry.is_followed()) {
         let (name, why) = (entry.display(), entry.why.clone().unwrap_or_default());
@@ -88,7 +88,7 @@ pub async fn verify(config: &Config, wanted: &[String], stop: &StopSignal) -> Re
             quote_literal(&snapshot)
         ))?;
         let mut compared = Vec::new();
-        for OpenTable { plan, table } in &tables {
+        for OpenTable { plan, table, .. } in &tables {
             let name = plan.to_string();
             if !wanted.is_empty()
                 && !wanted.iter().any(|w| *w == name || format!("public.{w}") == name)

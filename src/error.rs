@@ -14,6 +14,9 @@ pub enum Kind {
     Transient,
     /// Went wrong and will go wrong again. Exit code 1.
     Failed,
+    /// A change or value of the source does not fit the table it belongs to: this one table is in
+    /// doubt, nothing else. Exit code 1.
+    Unfit,
     /// The command line or the configuration is wrong. Exit code 2.
     Config,
     /// The source or the lake is not ready. Exit code 3.
@@ -30,7 +33,7 @@ impl Kind {
     /// The exit code of the program.
     pub fn exit_code(self) -> u8 {
         match self {
-            Kind::Transient | Kind::Failed => 1,
+            Kind::Transient | Kind::Failed | Kind::Unfit => 1,
             Kind::Config => 2,
             Kind::Check => 3,
             Kind::Fenced => 4,
@@ -62,6 +65,11 @@ impl Error {
     /// A definite failure.
     pub fn failed(message: impl Into<String>) -> Self {
         Error::new(Kind::Failed, message)
+    }
+
+    /// A change or value that does not fit its table.
+    pub fn unfit(message: impl Into<String>) -> Self {
+        Error::new(Kind::Unfit, message)
     }
 
     /// A failure that may pass by itself.
@@ -111,10 +119,9 @@ impl Error {
     pub fn next_step(&self) -> Option<&str> {
         self.0.next.as_deref()
     }
-}
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// What happened, with the causes and without the next step.
+    pub fn what(&self) -> String {
         // Many errors have their cause's text in their own; each is said once.
         let mut said = self.0.message.clone();
         let mut cause: Option<&dyn StdError> = self.0.cause.as_deref().map(|c| c as &dyn StdError);
@@ -126,7 +133,18 @@ impl fmt::Display for Error {
             }
             cause = error.source();
         }
-        f.write_str(&said)?;
+        said
+    }
+
+    /// All of it in one line.
+    pub fn in_a_line(&self) -> String {
+        self.to_string().replace("\n  ", "; ").replace('\n', " ")
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what())?;
         if let Some(next) = &self.0.next {
             write!(f, "\n  next: {next}")?;
         }

@@ -70,6 +70,16 @@ fn fence(site: &Site) -> Option<Lsn> {
     status["fence"].as_str()?.parse().ok()
 }
 
+/// Ends the process; the next one goes on from the promoted standby, in the same generation.
+fn goes_on_there(site: &mut Site, running: Running, standby: PrivateServer) {
+    running.signal("TERM");
+    running.finish().expect_code(0);
+    site.server = standby;
+    site.run_to_now();
+    site.assert_equal();
+    assert_eq!(site.generation("t"), 1);
+}
+
 #[track_caller]
 fn follows_to(site: &Site, running: &mut Running, end: &str) {
     let end: Lsn = end.parse().unwrap();
@@ -120,13 +130,8 @@ fn a_promoted_standby_is_followed_without_a_gap() {
         let end = change(&mut there, "after");
         follows_to(&site, &mut running, &end);
         assert!(running.stderr().contains("the source was promoted"), "{}", running.stderr());
-        running.signal("TERM");
-        running.finish().expect_code(0);
         // The same command, and the same generation; the timeline moved on.
-        site.server = standby;
-        site.run_to_now();
-        site.assert_equal();
-        assert_eq!(site.generation("t"), 1);
+        goes_on_there(&mut site, running, standby);
         site.source = None;
         site.run().succeed();
         for (folder, domain) in
@@ -287,12 +292,7 @@ fn a_standby_that_is_promoted_under_the_stream_is_followed() {
     let end = change(&mut there, "after");
     follows_to(&site, &mut running, &end);
     assert!(running.stderr().contains("from timeline 1 to 2"), "{}", running.stderr());
-    running.signal("TERM");
-    running.finish().expect_code(0);
-    site.server = standby;
-    site.run_to_now();
-    site.assert_equal();
-    assert_eq!(site.generation("t"), 1);
+    goes_on_there(&mut site, running, standby);
 }
 
 #[test]

@@ -206,3 +206,41 @@ fn a_long_transaction_holds_up_only_the_table_that_is_read_again() {
     p.run_to_now();
     p.assert_equal();
 }
+
+#[test]
+fn a_table_that_can_not_be_read_again_stops_alone_until_the_next_start() {
+    let p = two_tables("change_failed", "");
+    p.sql().run("ALTER TABLE a ADD c int DEFAULT 7; INSERT INTO b VALUES (101, 'other')");
+    let end = p.db.wal_position();
+    p.command(&["run", "--until-lsn", &end]).wrong("lose-a-row").succeed();
+    let stopped = table_status(&p, "public.a");
+    assert_eq!(stopped["phase"], "stopped", "{stopped}");
+    assert!(stopped["why"].as_str().unwrap_or_default().contains("tidegate reseed"), "{stopped}");
+    assert_eq!((count(&p, "a"), count(&p, "b")), (100, 101));
+    p.run_to_now();
+    assert_eq!(table_status(&p, "public.a")["phase"], "live");
+    p.assert_equal();
+}
+
+#[test]
+fn a_table_that_somebody_holds_alone_holds_up_no_other() {
+    let p = two_tables("change_held", "");
+    let mut holder = p.sql();
+    holder.run("BEGIN; LOCK TABLE a IN ACCESS EXCLUSIVE MODE");
+    // A start looks at every table, and so does every change of one.
+    let running = p.follow();
+    p.sql().run("ALTER TABLE b ADD c int; INSERT INTO b VALUES (101, 'one', 1)");
+    wait_for("the first row", || count(&p, "b") == 101);
+    p.sql().run("CREATE TABLE fresh(id int PRIMARY KEY); INSERT INTO b VALUES (102, 'two', 2)");
+    wait_for("the new table to be seen", || {
+        let status = p.status();
+        status["tables"].as_array().is_some_and(|tables| tables.len() == 3)
+    });
+    p.sql().run("INSERT INTO b VALUES (103, 'three', 3)");
+    wait_for("the last row", || count(&p, "b") == 103);
+    holder.run("COMMIT");
+    running.signal("TERM");
+    running.finish().expect_code(0);
+    p.run_to_now();
+    p.assert_equal();
+}

@@ -97,10 +97,7 @@ fn a_second_process_is_refused_while_the_first_streams() {
     let pipeline = pipeline("second_streaming");
     pipeline.run().succeed();
     let mut first = pipeline.follow();
-    wait_until("the stream", PATIENCE, || {
-        assert!(!first.has_ended(), "{}", first.output());
-        active_slots(&pipeline) == "1"
-    });
+    streams(&pipeline, &mut first);
     let before = visible(&deltalog::local(pipeline.lake.path())).len();
     refused(&pipeline, "is alive: process");
     // Nor may it begin a new generation, or take the slot away.
@@ -162,6 +159,14 @@ fn a_second_process_is_refused_while_the_first_tries_to_come_back() {
     settled(&pipeline);
 }
 
+/// Waits until a process streams from the slot.
+fn streams(pipeline: &Pipeline, running: &mut Running) {
+    wait_until("the stream", PATIENCE, || {
+        assert!(!running.has_ended(), "{}", running.output());
+        active_slots(pipeline) == "1"
+    });
+}
+
 /// The server hears nothing of a machine that lost its power, and holds the slot for it.
 #[test]
 fn a_slot_that_the_server_holds_for_a_dead_machine_is_waited_for() {
@@ -173,10 +178,7 @@ fn a_slot_that_the_server_holds_for_a_dead_machine_is_waited_for() {
     let proxy = Proxy::to(pipeline.db.server().port());
     let far = proxy.url(pipeline.db.name());
     let mut first = pipeline.command(&["run"]).env("TIDEGATE_SOURCE", far).start();
-    wait_until("the stream", PATIENCE, || {
-        assert!(!first.has_ended(), "{}", first.output());
-        active_slots(&pipeline) == "1"
-    });
+    streams(&pipeline, &mut first);
     proxy.set(Mode::BlackHole);
     drop(first.kill9());
     assert_eq!(active_slots(&pipeline), "1", "the server knows that its client is gone");
@@ -188,10 +190,7 @@ fn a_slot_that_the_server_holds_for_a_dead_machine_is_waited_for() {
     proxy.set(Mode::Pass);
     let far = proxy.url(pipeline.db.name());
     let mut first = pipeline.command(&["run"]).env("TIDEGATE_SOURCE", far).start();
-    wait_until("the stream", PATIENCE, || {
-        assert!(!first.has_ended(), "{}", first.output());
-        active_slots(&pipeline) == "1"
-    });
+    streams(&pipeline, &mut first);
     proxy.set(Mode::BlackHole);
     drop(first.kill9());
     let mut waiting = pipeline.follow();
@@ -487,4 +486,31 @@ fn in_a_bucket_it_is_the_same() {
     }
     pipeline.assert_equal();
     deltalog::assert_sound(&lake);
+}
+
+/// What was copied again belongs to a boundary that the next owner has left behind.
+#[test]
+fn one_that_wakes_up_while_tables_change_changes_nothing() {
+    let points = [
+        "again.boundary",
+        "again.copied",
+        "again.publish.before",
+        "again.publish.after",
+        "schema.commit.before",
+        "schema.commit.after",
+    ];
+    for (number, point) in points.into_iter().enumerate() {
+        let pipeline = pipeline(&format!("wakes_in_change_{number}"));
+        pipeline.run().succeed();
+        pipeline.sql().run(
+            "ALTER TABLE r ADD c int DEFAULT 7; UPDATE r SET n = n + 1 WHERE id = 1;
+             ALTER TABLE s ADD c int; INSERT INTO s VALUES (51, 'new', 1)",
+        );
+        let pause = pipeline.pause(point).nth(1);
+        let lake = deltalog::local(pipeline.lake.path());
+        woken_up(&pipeline, &lake, &pause, point);
+        pipeline.sql().run("UPDATE r SET n = n + 1 WHERE id % 50 = 1; DELETE FROM s WHERE id = 7");
+        pipeline.run().succeed();
+        settled(&pipeline);
+    }
 }

@@ -245,7 +245,7 @@ impl TableApplier {
                     masked.push(at);
                 }
                 Stands::Here(_) | Stands::Unresolved if !replaces => {
-                    return Err(Error::failed("a change makes a row whose key is already there")
+                    return Err(Error::unfit("a change makes a row whose key is already there")
                         .next("nothing was published; report this with the server's version"));
                 }
                 Stands::Nowhere if replaces && side >= join.largest() => {
@@ -310,7 +310,7 @@ fn texts(
         let spilled = overflow.as_ref().filter(|texts| texts.is_valid(index));
         let text = spilled.map(|texts| texts.value(index).to_owned());
         values.push(text.ok_or_else(|| {
-            Error::failed(format!("the key column {:?} of a change is NULL", column.name))
+            Error::unfit(format!("the key column {:?} of a change is NULL", column.name))
         })?);
     }
     Ok(values)

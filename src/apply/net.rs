@@ -120,17 +120,17 @@ fn arrive<'k>(
 ) -> Result<()> {
     let slot = slots.entry(key_of(key)).or_insert(Slot { key, before: false, current: None });
     if slot.current.replace(change).is_some() {
-        return Err(Error::failed(format!(
+        return Err(Error::unfit(format!(
             "change {change} of the batch makes a row whose key is already there"
         ))
-        .next("run `tidegate verify` and start a new generation if it finds differences"));
+        .next("run `tidegate verify`, and `tidegate reseed` the table if it finds differences"));
     }
     Ok(())
 }
 
 fn not_there(change: u32) -> Error {
-    Error::failed(format!("change {change} of the batch is of a row that is not there"))
-        .next("run `tidegate verify` and start a new generation if it finds differences")
+    Error::unfit(format!("change {change} of the batch is of a row that is not there"))
+        .next("run `tidegate verify`, and `tidegate reseed` the table if it finds differences")
 }
 
 /// Net effect where a row is named by all its values: the table is a multiset of rows.
@@ -158,10 +158,10 @@ pub fn by_row<'k>(
         }
         if matches!(change.op, Op::Update | Op::Delete) {
             if !matches!(old, Old::Full(_)) {
-                return Err(Error::failed(
+                return Err(Error::unfit(
                     "an UPDATE or DELETE came without the whole old row, which is all that names a row of a table without a key",
                 )
-                .next("ALTER TABLE … REPLICA IDENTITY FULL, then start a new generation"));
+                .next("ALTER TABLE … REPLICA IDENTITY FULL, then `tidegate reseed` the table"));
             }
             let equal = rows.entry(key_of(change.old_key)).or_default();
             equal.key = change.old_key;

@@ -65,7 +65,6 @@ pub struct TableApplier {
     /// Set while rows of several bases are brought to one position, before publication.
     pub(super) join: Option<Join>,
     file_options: FileOptions,
-    pipeline: String,
     timeline: Option<u32>,
 }
 
@@ -77,7 +76,6 @@ impl TableApplier {
         runtime: tokio::runtime::Handle,
         table: LakeTable,
         index: Option<Locations>,
-        pipeline: &str,
     ) -> Result<Self> {
         let keys = KeyEncoder::new(&plan)?;
         Ok(TableApplier {
@@ -90,7 +88,6 @@ impl TableApplier {
             index,
             stage: Stage::default(),
             join: None,
-            pipeline: pipeline.to_owned(),
             timeline: None,
         })
     }
@@ -365,15 +362,10 @@ impl TableApplier {
             lake::VersionKind::Changes
         };
         let tag = lake::Tag {
-            kind,
-            pipeline: self.pipeline.clone(),
-            run: checkpoint.run.clone(),
-            generation: checkpoint.generation,
-            base: checkpoint.base,
-            applied: end.applied,
             source_time: end.source_time_us.and_then(rfc3339),
             rows_in: stage.inserted,
             rows_out: stage.deleted,
+            ..lake::Tag::of(kind, &checkpoint)
         };
         let change = lake::Change {
             adds: stage.files.into_iter().map(|f| (f.file, f.masked)).collect(),
@@ -424,10 +416,8 @@ impl TableApplier {
 
 /// The error of a change whose row is not where every row should be.
 pub(super) fn not_there(n: u32, found: usize) -> Error {
-    Error::failed(format!(
-        "a change names a row that the lake does not have ({found} of {n} found)"
-    ))
-    .next("run `tidegate verify`; if it finds differences, start a new generation with `tidegate run --resnapshot`")
+    Error::unfit(format!("a change names a row that the lake does not have ({found} of {n} found)"))
+        .next("run `tidegate verify`, and `tidegate reseed` the table if it finds differences")
 }
 
 struct FetchFromLake<'a> {
@@ -486,7 +476,7 @@ impl KeyDecoder<'_> {
                 old_key = new_key;
             }
         } else if old.is_none() && change.op == Op::Delete {
-            return Err(Error::failed("a DELETE came without the key of its row")
+            return Err(Error::unfit("a DELETE came without the key of its row")
                 .next("check the table's replica identity"));
         }
         // An old tuple is sent under FULL for every update: equal keys must count as unchanged.
@@ -513,7 +503,7 @@ impl KeyDecoder<'_> {
                 Datum::Text(text) => column.values.append_text(text)?,
                 Datum::Binary(bytes) => column.values.append_binary(bytes)?,
                 Datum::Unchanged => {
-                    return Err(Error::failed(format!(
+                    return Err(Error::unfit(format!(
                         "the stream left out the value of key column {:?}",
                         column.name
                     ))
@@ -546,10 +536,10 @@ fn append_only(part: &TablePart) -> Result<Net> {
                 net.truncated = true;
             }
             Op::Update | Op::Delete => {
-                return Err(Error::failed(
+                return Err(Error::unfit(
                     "an UPDATE or DELETE on a table that can only grow (replica identity NOTHING)",
                 )
-                .next("ALTER TABLE … REPLICA IDENTITY FULL, then start a new generation"));
+                .next("ALTER TABLE … REPLICA IDENTITY FULL, then `tidegate reseed` the table"));
             }
         }
     }

@@ -12,7 +12,7 @@ use super::text::{self, Style};
 use super::views::{self, TableView};
 use crate::config::Config;
 use crate::error::{Error, Kind, Result};
-use crate::handoff::again;
+use crate::handoff::marks;
 use crate::handoff::run::{self as pipeline, teardown as tear_down};
 use crate::handoff::session::{belongs_to, connect_options};
 use crate::handoff::watch::lost_history;
@@ -59,14 +59,14 @@ pub async fn check(config: Config, json: bool) -> Result<()> {
     let lake = Lake::open(config.lake()?)?;
     if let Err(error) = lake.check_writable().await {
         let fix = error.next_step().unwrap_or("see the message").to_owned();
-        let what = error.to_string().split("\n  next: ").next().unwrap_or_default().to_owned();
-        report.findings.push(source_check::Finding::error("lake", lake.url().as_str(), what, fix));
+        let subject = lake.url().as_str();
+        let finding = source_check::Finding::error("lake", subject, error.what(), fix);
+        report.findings.push(finding);
     }
     if started && let Some(lost) = lost_history(&config).await? {
         let fix = lost.next_step().unwrap_or("see the message").to_owned();
-        let text = lost.to_string();
-        let text = text.split("\n  next: ").next().unwrap_or_default();
-        let (subject, what) = text.split_once(": ").unwrap_or(("the source", text));
+        let text = lost.what();
+        let (subject, what) = text.split_once(": ").unwrap_or(("the source", &text));
         report.findings.insert(0, source_check::Finding::error("history", subject, what, fix));
     }
     if json {
@@ -190,7 +190,7 @@ pub async fn reseed(config: Config, tables: &[String]) -> Result<()> {
     let entries = ledger.state().tables.iter();
     let chosen: Vec<_> =
         entries.filter(|e| wanted.is_empty() || wanted.contains(&e.folder)).collect();
-    let requests: Vec<_> = chosen.iter().map(|entry| again::request(entry)).collect();
+    let requests: Vec<_> = chosen.iter().map(|entry| marks::request(entry)).collect();
     let names: Vec<String> = chosen.iter().map(|entry| entry.display()).collect();
     ledger.append_events(&requests).await?;
     print(&format!(

@@ -52,9 +52,7 @@ fn report(error: &Error) {
     match log::format() {
         LogFormat::Text => eprintln!("error: {error}"),
         LogFormat::Json => {
-            let text = error.to_string();
-            let message = text.split("\n  next: ").next().unwrap_or(&text);
-            tracing::error!(kind = ?error.kind(), next = error.next_step(), "{message}");
+            tracing::error!(kind = ?error.kind(), next = error.next_step(), "{}", error.what());
         }
     }
 }

@@ -4,7 +4,6 @@
 //! followed meanwhile and its last version stays; the others go on, with the fence held. What is
 //! copied when the process dies is lost and copied again.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::config::Config;
@@ -15,7 +14,7 @@ use crate::handoff::session::Session;
 use crate::handoff::snapshot::{self, Apart, Wanted};
 use crate::handoff::tables;
 use crate::lake::ledger::{AGAIN, LIVE, STOPPED};
-use crate::lake::{Event, FileNo, Lake, LakeTable, Ledger, PipelineState, TableEntry};
+use crate::lake::{Event, FileNo, LakeTable, PipelineState, TableEntry};
 use crate::observe::stop::StopSignal;
 use crate::source::check;
 use crate::source::slot;
@@ -23,11 +22,6 @@ use crate::source::slot;
 /// Kind of the event by which it is recorded that versions of a table do not show the cuts between
 /// two fences: it was not followed from `after` on, and read again at `until`.
 pub const GAP_EVENT: &str = "gap";
-
-/// Kind of the event by which somebody asks that a table is read again.
-pub const REQUEST_EVENT: &str = "reseed";
-/// Kind of the event by which such a request is known to be taken up.
-const TAKEN_EVENT: &str = "reseed_taken";
 
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
@@ -44,7 +38,7 @@ pub enum Read {
 }
 
 /// What the ledger will say of a table.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Entry {
     folder: String,
     oid: u32,
@@ -89,7 +83,9 @@ impl Reading {
     /// # Errors
     /// The task died.
     pub async fn end(self) -> Result<Vec<Read>> {
-        self.task.await.map_err(|e| Error::failed("reading tables again died").because(e))
+        self.task.await.map_err(|e| {
+            Error::failed("reading tables again died").because(e).next("report this, and run again")
+        })
     }
 
     /// Ends it without a result. A boundary that waits for the source's running transactions is not
@@ -133,12 +129,9 @@ async fn all(config: &Config, folders: Vec<String>, stop: &StopSignal) -> Vec<Re
 }
 
 fn failed(folders: &[String], error: &Error) -> Option<Read> {
-    let why = format!("{}; `tidegate reseed` tries again", in_a_line(error));
+    let why =
+        format!("{}; the next start tries again, and `tidegate reseed` does", error.in_a_line());
     Some(Read::Failed(folders.first()?.clone(), why))
-}
-
-fn in_a_line(error: &Error) -> String {
-    error.to_string().replace("\n  ", "; ")
 }
 
 /// Tries until it is done, stopped, or refused for good: the stream of the others does not wait.
@@ -184,12 +177,14 @@ async fn once(config: &Config, folders: &[String], stop: &StopSignal) -> Result<
         }
         let place = place(&session, &entry.folder).await;
         match (found.plan(info, &config.column_prefix), place) {
-            (Ok(plan), Ok(next_file_no)) => {
+            (Ok(plan), Ok((existing, next_file_no))) => {
                 infos.push(info.clone());
-                wanted.push((now, Wanted { info: info.clone(), plan, next_file_no }));
+                wanted.push((now, Wanted { info: info.clone(), plan, existing, next_file_no }));
             }
             (_, Err(error)) if error.is_transient() => return Err(error),
-            (Err(error), _) | (_, Err(error)) => read.push(Read::Refused(now, in_a_line(&error))),
+            (Err(error), _) | (_, Err(error)) => {
+                read.push(Read::Refused(now, error.in_a_line()));
+            }
         }
     }
     if wanted.is_empty() {
@@ -212,23 +207,24 @@ async fn once(config: &Config, folders: &[String], stop: &StopSignal) -> Result<
     Ok(read)
 }
 
-/// The first number that new files in the folder may have.
+/// The lake table in the folder, and the first number that new files there may have.
 ///
 /// # Errors
 /// The folder holds what is not ours.
-async fn place(session: &Session, folder: &str) -> Result<FileNo> {
+async fn place(session: &Session, folder: &str) -> Result<(Option<LakeTable>, FileNo)> {
     let lake = &session.lake;
     let unused = lake.unused_file_no(folder).await?;
     let not_ours = match LakeTable::open(lake, folder).await? {
         Some(table) if table.checkpoint().pipeline == session.config.name => {
-            return Ok(unused.max(table.next_file_no()));
+            let next = unused.max(table.next_file_no());
+            return Ok((Some(table), next));
         }
         Some(_) => Some(folder.to_owned()),
         None if lake.unpublished(folder).await?.is_empty() => lake.first_file(folder).await?,
         None => None,
     };
     match not_ours {
-        None => Ok(unused),
+        None => Ok((None, unused)),
         Some(found) => Err(Error::failed(format!(
             "its folder in the lake holds data that is not this pipeline's ({found})"
         ))
@@ -265,23 +261,26 @@ async fn findings(session: &Session, entries: &[TableEntry]) -> Result<Vec<check
     Ok(errors.filter(|finding| finding.severity == check::Severity::Error).collect())
 }
 
-/// Publishes what was read; records what was refused. The fence must still be held, and the ledger
-/// ours.
+/// Publishes what was read; records what was refused. The fence must still be held. Gives the
+/// folders of tables that could not be read: nothing of them changes while this process runs.
 ///
 /// # Errors
 /// Ledger or lake failing; a table that another process wrote.
-pub async fn publish(session: &mut Session, read: Vec<Read>) -> Result<()> {
+pub async fn publish(session: &mut Session, read: Vec<Read>) -> Result<Vec<String>> {
+    // A process that was taken over while it copied ends here.
+    session.ledger_mut()?.claim().await?;
+    let mut failed = Vec::new();
     for read in read {
         match read {
-            Read::Refused(entry, why) => {
-                stop_table(session, &entry, &why).await?;
-            }
+            Read::Refused(entry, why) => stop(session, &entry, &why).await?,
             Read::Failed(folder, why) => {
-                let found = tables::look(session).await?;
-                mark(session, &found, &[(folder, tables::Verdict::Stop(why))]).await?;
+                // Recorded as one that is gone, so that another process takes it up again.
+                let entry = Entry { folder, ..Entry::default() };
+                stop(session, &entry, &why).await?;
+                failed.push(entry.folder);
             }
             Read::Copied(apart, entries) => {
-                let Apart { base, run, tables } = *apart;
+                let base = apart.base;
                 let fence = session.ledger_mut()?.fence().map(|fence| fence.lsn);
                 if !rules::may_join(base, fence.unwrap_or_default()) {
                     return Err(Error::failed(format!(
@@ -289,10 +288,11 @@ pub async fn publish(session: &mut Session, read: Vec<Read>) -> Result<()> {
                     ))
                     .next("report this; they are read again at the next start"));
                 }
-                let state = PipelineState { run, ..session.ledger_mut()?.state().clone() };
-                for (table, entry) in tables.into_iter().zip(entries) {
-                    snapshot::publish_apart(session, &state, table, base).await?;
-                    let mut now = session.ledger_mut()?.state().clone();
+                let mut now = session.ledger_mut()?.state().clone();
+                let state = PipelineState { run: apart.run.clone(), ..now.clone() };
+                snapshot::publish_apart(session, &state, *apart).await?;
+                let mut events = Vec::with_capacity(entries.len());
+                for entry in entries {
                     let Some(known) = now.tables.iter_mut().find(|t| t.folder == entry.folder)
                     else {
                         continue;
@@ -306,153 +306,24 @@ pub async fn publish(session: &mut Session, read: Vec<Read>) -> Result<()> {
                     let detail = serde_json::json!({
                         "folder": entry.folder, "after": after, "until": base
                     });
-                    let event = Event::now(&state.run, GAP_EVENT, &known.display(), detail);
-                    session.ledger_mut()?.set_state(now, &[event]).await?;
-                    failpoint::at("again.recorded")?;
+                    events.push(Event::now(&state.run, GAP_EVENT, &known.display(), detail));
                 }
+                session.ledger_mut()?.set_state(now, &events).await?;
+                failpoint::at("again.recorded")?;
             }
         }
     }
-    Ok(())
+    Ok(failed)
 }
 
-async fn stop_table(session: &mut Session, entry: &Entry, why: &str) -> Result<()> {
+async fn stop(session: &mut Session, entry: &Entry, why: &str) -> Result<()> {
     let mut state = session.ledger_mut()?.state().clone();
     let fence = session.ledger_mut()?.fence().map(|fence| fence.lsn);
     if let Some(known) = state.tables.iter_mut().find(|table| table.folder == entry.folder) {
         tracing::error!(table = known.display(), "is no longer followed, the others go on: {why}");
-        known.phase = STOPPED.to_owned();
-        known.why = Some(why.to_owned());
-        known.followed_to = known.followed_to.or(fence);
+        known.set_apart(STOPPED, why, fence);
         known.oid = entry.oid;
         known.fingerprint = entry.fingerprint.clone();
     }
     session.ledger_mut()?.set_state(state, &[]).await
-}
-
-/// Marks tables in the ledger: to be read again, or no longer followed.
-///
-/// # Errors
-/// The ledger failing.
-pub async fn mark(
-    session: &mut Session,
-    found: &tables::Found,
-    marks: &[(String, tables::Verdict)],
-) -> Result<()> {
-    let mut state = session.ledger_mut()?.state().clone();
-    let fence = session.ledger_mut()?.fence().map(|fence| fence.lsn);
-    for (folder, verdict) in marks {
-        let Some(known) = state.tables.iter_mut().find(|table| table.folder == *folder) else {
-            continue;
-        };
-        match verdict {
-            tables::Verdict::Again(why) => {
-                tracing::warn!(table = known.display(), "is read again: {why}");
-                known.phase = AGAIN.to_owned();
-                known.why = Some(why.clone());
-            }
-            tables::Verdict::Stop(why) => {
-                tracing::error!(
-                    table = known.display(),
-                    "is no longer followed, the others go on: {why}"
-                );
-                known.phase = STOPPED.to_owned();
-                known.why = Some(why.clone());
-                // As another one it is tried again.
-                let now = found.named(&known.schema, &known.name);
-                (known.oid, known.fingerprint) =
-                    now.map_or_else(Default::default, |info| (info.oid, info.fingerprint()));
-            }
-            tables::Verdict::Follow(_) => continue,
-        }
-        known.followed_to = known.followed_to.or(fence);
-    }
-    session.ledger_mut()?.set_state(state, &[]).await?;
-    failpoint::at("again.marked")
-}
-
-/// The event that asks for a table to be read again.
-pub fn request(entry: &TableEntry) -> Event {
-    let id = uuid::Uuid::now_v7().to_string();
-    let detail = serde_json::json!({ "folder": entry.folder, "id": id });
-    Event::now("", REQUEST_EVENT, &entry.display(), detail)
-}
-
-/// How many requests the ledger knows of, taken up or not.
-///
-/// # Errors
-/// The ledger can't be read.
-pub async fn requests(ledger: &Ledger) -> Result<usize> {
-    Ok(ledger.read_events(None, Some(REQUEST_EVENT)).await?.len())
-}
-
-/// Marks the tables that somebody asked for.
-///
-/// # Errors
-/// The ledger failing.
-pub async fn take_requests(session: &mut Session) -> Result<()> {
-    let ledger = session.ledger_mut()?;
-    let text = |event: &Event, key: &str| {
-        event.detail.get(key).and_then(|text| text.as_str()).unwrap_or_default().to_owned()
-    };
-    let taken: BTreeSet<String> = ledger
-        .read_events(None, Some(TAKEN_EVENT))
-        .await?
-        .iter()
-        .map(|event| text(event, "id"))
-        .collect();
-    let mut state = ledger.state().clone();
-    let fence = ledger.fence().map(|fence| fence.lsn);
-    let mut events = Vec::new();
-    for request in ledger.read_events(None, Some(REQUEST_EVENT)).await? {
-        let (folder, id) = (text(&request, "folder"), text(&request, "id"));
-        if taken.contains(&id) {
-            continue;
-        }
-        let detail = serde_json::json!({ "id": id });
-        events.push(Event::now("", TAKEN_EVENT, &request.table, detail));
-        if let Some(known) = state.tables.iter_mut().find(|table| table.folder == folder) {
-            tracing::info!(table = known.display(), "is read again, as asked for");
-            known.phase = AGAIN.to_owned();
-            known.why = Some("asked for".to_owned());
-            known.followed_to = known.followed_to.or(fence);
-        }
-    }
-    if events.is_empty() {
-        return Ok(());
-    }
-    ledger.set_state(state, &events).await?;
-    failpoint::at("again.marked")
-}
-
-/// Stopped tables that can be tried again, as they are others now, and tables that are new: both
-/// are marked to be read.
-///
-/// # Errors
-/// The ledger failing.
-pub async fn take_in(session: &mut Session, found: &tables::Found) -> Result<bool> {
-    let mut state = session.ledger_mut()?.state().clone();
-    let mut any = false;
-    for known in state.tables.iter_mut().filter(|table| table.phase == STOPPED) {
-        let Some(info) = found.named(&known.schema, &known.name) else { continue };
-        if (known.oid, &known.fingerprint) != (info.oid, &info.fingerprint()) {
-            tracing::info!(table = known.display(), "is another one now, and is read anew");
-            known.phase = AGAIN.to_owned();
-            any = true;
-        }
-    }
-    for info in &found.infos {
-        let folder = Lake::table_folder(&info.schema, &info.name);
-        if state.tables.iter().any(|table| table.folder == folder) {
-            continue;
-        }
-        tracing::info!(table = info.display(), "is new, and is read");
-        state.tables.push(TableEntry::unread(&info.schema, &info.name, folder));
-        any = true;
-    }
-    if any {
-        session.ledger_mut()?.set_state(state, &[]).await?;
-        failpoint::at("again.marked")?;
-    }
-    Ok(any)
 }

@@ -20,7 +20,7 @@ use crate::handoff::housekeeping::{self, Housekeeper};
 use crate::handoff::session::{Session, blocking};
 use crate::handoff::spool::source::Source;
 use crate::handoff::stream::{self, Ended, Shared};
-use crate::handoff::{again, figures, index, rules, spool};
+use crate::handoff::{figures, index, marks, rules, spool};
 use crate::lake::locations::Locations;
 use crate::lake::{Event, Lake, LakeTable, Ledger};
 use crate::observe::stop::StopSignal;
@@ -167,7 +167,7 @@ pub async fn follow(
     let bounds = config.maintenance.compact.then(|| housekeeping::bounds(&config.maintenance));
     let housekeeper = Housekeeper::new(bounds, tables.len(), tokio::runtime::Handle::current());
     let standby = StandbyTimeline::of(session).await?;
-    let requests = again::requests(&ledger).await?;
+    let requests = marks::requests(&ledger).await?;
     let shared = stream::observed(fence, &session.metrics);
     let (sender, parts) = stream::queue();
     let runtime = tokio::runtime::Handle::current();
@@ -317,7 +317,6 @@ async fn appliers(
     for OpenTable { plan, table, index } in tables {
         let (lake, runtime) = (session.lake.clone(), runtime.clone());
         let folder = session.index_folder(&plan);
-        let name = session.config.name.clone();
         appliers.push(
             blocking(move || {
                 let index = match index {
@@ -326,7 +325,7 @@ async fn appliers(
                         index::open(&plan, &lake, &runtime, &table, &folder, memory.max(1 << 20))?
                     }
                 };
-                let mut applier = TableApplier::new(plan, lake, runtime, table, index, &name)?;
+                let mut applier = TableApplier::new(plan, lake, runtime, table, index)?;
                 applier.set_timeline(timeline);
                 Ok(applier)
             })
@@ -426,10 +425,10 @@ impl Applier {
                     .get_mut(changes.table)
                     .ok_or_else(|| Error::failed("changes of a table that is not open"))?;
                 applier.stage(changes, &part.transactions).inspect_err(|error| {
-                    if error.kind() == Kind::Failed {
+                    if error.kind() == Kind::Unfit {
                         let unfit = Unfit {
                             folder: applier.table().folder().to_owned(),
-                            why: error.to_string().replace("\n  ", "; "),
+                            why: error.in_a_line(),
                         };
                         let mut place =
                             self.shared.unfit.lock().unwrap_or_else(PoisonError::into_inner);
@@ -453,7 +452,7 @@ impl Applier {
         self.noted_at = Instant::now();
         let runtime = self.runtime.clone();
         if runtime.block_on(self.ledger.has_notes())? {
-            let requests = runtime.block_on(again::requests(&self.ledger))?;
+            let requests = runtime.block_on(marks::requests(&self.ledger))?;
             if requests != std::mem::replace(&mut self.requests, requests) {
                 self.shared.stop.store(true, Ordering::Release);
             }

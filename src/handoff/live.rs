@@ -23,6 +23,7 @@ use crate::failpoint;
 use crate::handoff::again::{self, Reading};
 use crate::handoff::follow::{Followed, OpenTable, Target, Unfit, follow, reached};
 use crate::handoff::guard::Guard;
+use crate::handoff::marks;
 use crate::handoff::published::{self, Published};
 use crate::handoff::rules::Resume;
 use crate::handoff::run::{follow_timeline, nudge, refuse};
@@ -53,6 +54,7 @@ pub async fn stream(
         passed: Lsn::ZERO,
         last: None,
         unfit: BTreeMap::new(),
+        failed: BTreeSet::new(),
     };
     let mut reading = None;
     let result = live.until_done(&mut reading).await;
@@ -85,6 +87,8 @@ struct Live<'a> {
     last: Option<(u32, Lsn)>,
     /// How often a change did not fit a table, by its folder.
     unfit: BTreeMap<String, u32>,
+    /// Folders of tables that could not be read again.
+    failed: BTreeSet<String>,
 }
 
 /// A table that is unfit so often is not read again.
@@ -113,9 +117,9 @@ impl Live<'_> {
         let mut opened = tables::open(self.session, &found).await?;
         self.proven(&opened.tables).await?;
         self.settle(&found, Vec::new(), opened.apart).await?;
-        again::take_requests(self.session).await?;
+        marks::take_requests(self.session).await?;
         if self.newcomers == Newcomers::Join {
-            again::take_in(self.session, &found).await?;
+            marks::take_in(self.session, &found, &self.failed).await?;
         }
         let state = self.session.ledger_mut()?.state();
         let follows = |folder: &str| {
@@ -207,7 +211,7 @@ impl Live<'_> {
                 }
             }
             let read = at_work.end().await?;
-            again::publish(self.session, read).await?;
+            self.failed.extend(again::publish(self.session, read).await?);
             // Now all of them go from the fence.
             self.passed = Lsn::ZERO;
             return Ok(Next::Again);
@@ -318,6 +322,9 @@ impl Live<'_> {
         if verdicts.is_empty() {
             return Ok(());
         }
+        // The tables were opened before this: one that another process took over since has a version
+        // above the one that is known, so that no commit of ours comes to stand there.
+        self.session.ledger_mut()?.claim().await?;
         let stops = self.stops();
         let judged: BTreeSet<String> = verdicts.iter().map(|(folder, _)| folder.clone()).collect();
         let mut marks = Vec::new();
@@ -343,7 +350,7 @@ impl Live<'_> {
         if marks.is_empty() {
             return Ok(());
         }
-        again::mark(self.session, found, &marks).await
+        marks::mark(self.session, found, &marks).await
     }
 }
 
@@ -352,17 +359,7 @@ async fn follow_schema(table: &mut LakeTable, to: &crate::apply::plan::TablePlan
     let known: &KnownTable = &to.known;
     let mut checkpoint = table.checkpoint().clone();
     checkpoint.table.fingerprint = to.fingerprint.clone();
-    let tag = Tag {
-        kind: VersionKind::Schema,
-        generation: checkpoint.generation,
-        base: checkpoint.base,
-        applied: checkpoint.applied,
-        source_time: None,
-        rows_in: 0,
-        rows_out: 0,
-        pipeline: checkpoint.pipeline.clone(),
-        run: checkpoint.run.clone(),
-    };
+    let tag = Tag::of(VersionKind::Schema, &checkpoint);
     let mut change = Change::new(checkpoint, tag);
     change.schema = Some(to.lake_schema());
     change.properties = known.properties()?;

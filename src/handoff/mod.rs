@@ -12,6 +12,7 @@ pub mod guard;
 pub mod housekeeping;
 pub mod index;
 pub mod live;
+pub mod marks;
 pub mod ownership;
 pub mod plan;
 pub mod published;

@@ -129,6 +129,11 @@ impl Run<'_> {
         loop {
             match self.attempt().await {
                 Ok(fence) => return Ok(fence),
+                // What was asked for is to end, and everything that is durable stays.
+                Err(error) if self.stop.is_set() && error.is_transient() => {
+                    tracing::warn!("while stopping: {}", error.what());
+                    return Ok(self.seen.fence);
+                }
                 Err(error) if self.stop.is_set() => return Err(error),
                 Err(error) if error.is_transient() => self.wait(error).await?,
                 Err(error) if rules::is_lost_history(&error) => self.start_over(error)?,
@@ -255,7 +260,7 @@ impl Run<'_> {
             wait_ms = wait.as_millis() as u64,
             next = error.next_step().unwrap_or("it is tried again by itself"),
             "{}; trying again",
-            one_line(&error)
+            error.what()
         );
         trouble.wait = (trouble.wait * 2).min(LONGEST_WAIT);
         tokio::select! {
@@ -297,7 +302,7 @@ impl Run<'_> {
         tracing::warn!(
             generation = lost.number,
             "{}; beginning a new generation, as on_lost_history says",
-            one_line(&error)
+            error.what()
         );
         self.new_generation = true;
         self.begun_here = true;
@@ -321,12 +326,6 @@ async fn open(config: &Config, stop: &StopSignal) -> Result<Option<Session>> {
         patience.end();
     });
     Ok(Some(session))
-}
-
-/// The message without its next step, for a line of the log.
-fn one_line(error: &Error) -> String {
-    let text = error.to_string();
-    text.split("\n  next: ").next().unwrap_or_default().replace('\n', " ")
 }
 
 /// Three to five quarters of `wait`: many pipelines of one server that restarted do not come back

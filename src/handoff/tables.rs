@@ -177,14 +177,14 @@ pub fn differences(
     let mut differences = Vec::new();
     for OpenTable { plan, table, .. } in tables {
         let Some(entry) = entry(plan) else { continue };
-        let lacks_property = table.property(PROPERTY).is_none();
+        if table.property(PROPERTY).is_none() {
+            continue;
+        }
         let verdict = match found.named(&plan.schema, &plan.name) {
             None => Some(Verdict::Stop(found.why_not(entry))),
             Some(info) => against_catalog(plan, info, found, &session.config.column_prefix),
         };
-        if let Some(verdict) = verdict.filter(|_| !lacks_property) {
-            differences.push((plan.folder.clone(), verdict));
-        }
+        differences.extend(verdict.map(|verdict| (plan.folder.clone(), verdict)));
     }
     differences
 }
@@ -331,12 +331,12 @@ fn judge(before: &KnownTable, sent: &[Sent<'_>], rewritten: bool) -> Evolution {
         .columns
         .iter()
         .enumerate()
-        .filter(|(_, column)| column.generated.is_none())
         .map(|(place, column)| Known {
             attnum: column.attnum,
             name: &column.name,
             pg_type: column.pg_type,
             key: is_key(before, place),
+            generated: column.generated.is_some(),
         })
         .collect();
     let table = rules::Table { same_files: !rewritten, hidden: &before.hidden };

@@ -51,9 +51,7 @@ pub async fn source(config: Config, metrics: Arc<Metrics>, board: Arc<Board>) {
             }
             Err(error) => {
                 looker.client = None;
-                let text = error.to_string();
-                let text = text.split("\n  next: ").next().unwrap_or_default();
-                board.set_slot(Err(text.to_owned()));
+                board.set_slot(Err(error.what()));
                 metrics.set_source(None);
             }
         }

@@ -186,6 +186,23 @@ pub struct Tag {
     pub run: String,
 }
 
+impl Tag {
+    /// The tag of a version that stands where the table's checkpoint says.
+    pub fn of(kind: VersionKind, checkpoint: &Checkpoint) -> Tag {
+        Tag {
+            kind,
+            generation: checkpoint.generation,
+            base: checkpoint.base,
+            applied: checkpoint.applied,
+            source_time: None,
+            rows_in: 0,
+            rows_out: 0,
+            pipeline: checkpoint.pipeline.clone(),
+            run: checkpoint.run.clone(),
+        }
+    }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;

@@ -166,17 +166,7 @@ impl TableApplier {
             .next("nothing was committed; this is a defect, report it"));
         }
         let checkpoint = self.table.checkpoint().clone();
-        let tag = Tag {
-            kind: VersionKind::Compaction,
-            pipeline: self.pipeline.clone(),
-            run: checkpoint.run.clone(),
-            generation: checkpoint.generation,
-            base: checkpoint.base,
-            applied: checkpoint.applied,
-            source_time: None,
-            rows_in: 0,
-            rows_out: 0,
-        };
+        let tag = Tag::of(VersionKind::Compaction, &checkpoint);
         let mut change = Change::new(checkpoint, tag);
         change.adds = rewritten.file.into_iter().map(|file| (file, dead.clone())).collect();
         change.removes = removes.iter().copied().collect();

@@ -14,6 +14,7 @@
 //!  the name was there before    read again: files still have what stood under it (there is no column
 //!                               mapping), and a new column must not show it
 //!  renamed, another type        read again, unless the lake's type stays the same
+//!  generated no longer          read again: the source's rows keep the values, no file has them
 //!  another key                  read again: rows are found by it
 //! ```
 
@@ -28,6 +29,8 @@ pub struct Known<'a> {
     pub pg_type: (u32, i32),
     /// The column is part of the key that tells rows apart.
     pub key: bool,
+    /// It is generated, so the lake does not have it.
+    pub generated: bool,
 }
 
 /// A column as the stream names it now, with what the catalog of now says of it.
@@ -98,6 +101,9 @@ pub enum Doubt {
         /// The name it has.
         to: String,
     },
+    /// The source stored its values all along, and no file has them.
+    #[error("column {0:?} was generated and is no longer")]
+    Generated(String),
     /// Old rows have a value that no file has.
     #[error("column {0:?} came with a value for the rows that were there")]
     Default(String),
@@ -129,11 +135,13 @@ pub fn evolve(known: &[Known<'_>], sent: &[Sent<'_>], table: Table<'_>) -> Evolu
 }
 
 fn judge(
-    known: &[Known<'_>],
+    all: &[Known<'_>],
     sent: &[Sent<'_>],
     table: Table<'_>,
 ) -> Result<(Vec<String>, Vec<String>), Doubt> {
     let keys = |names: &mut Vec<&str>| names.sort_unstable();
+    let (generated, known): (Vec<&Known<'_>>, Vec<&Known<'_>>) =
+        all.iter().partition(|known| known.generated);
     let mut old_key: Vec<&str> = known.iter().filter(|c| c.key).map(|c| c.name).collect();
     let mut new_key: Vec<&str> = sent.iter().filter(|c| c.key).map(|c| c.name).collect();
     keys(&mut old_key);
@@ -143,6 +151,9 @@ fn judge(
         let name = || column.name.to_owned();
         let Some(before) = known.iter().find(|known| known.name == column.name) else {
             let Some(found) = column.catalog else { return Err(Doubt::Passed(name())) };
+            if generated.iter().any(|known| known.attnum == found.attnum) {
+                return Err(Doubt::Generated(name()));
+            }
             if let Some(from) = known.iter().find(|known| known.attnum == found.attnum) {
                 return Err(Doubt::Renamed { from: from.name.to_owned(), to: name() });
             }
@@ -182,8 +193,8 @@ mod tests {
 
     const INT: (u32, i32) = (23, -1);
     const KNOWN: [Known<'static>; 2] = [
-        Known { attnum: 1, name: "id", pg_type: INT, key: true },
-        Known { attnum: 2, name: "a", pg_type: INT, key: false },
+        Known { attnum: 1, name: "id", pg_type: INT, key: true, generated: false },
+        Known { attnum: 2, name: "a", pg_type: INT, key: false, generated: false },
     ];
     const NOTHING_ELSE: Table<'static> = Table { same_files: true, hidden: &[] };
 
@@ -234,6 +245,17 @@ mod tests {
         );
         let gone = [sent("id", 1), sent("a", 2), Sent { catalog: None, ..sent("b", 3) }];
         assert_eq!(doubt(&gone), Doubt::Passed("b".into()));
+    }
+
+    #[test]
+    fn a_column_that_is_generated_no_longer_has_values_in_old_rows() {
+        let generated = Known { attnum: 3, name: "g", pg_type: INT, key: false, generated: true };
+        let known = [KNOWN[0].clone(), KNOWN[1].clone(), generated];
+        let columns = [sent("id", 1), sent("a", 2)];
+        assert_eq!(evolve(&known, &columns, NOTHING_ELSE), Evolution::Same);
+        let columns = [sent("id", 1), sent("a", 2), sent("g", 3)];
+        let doubt = Evolution::ReadAgain(Doubt::Generated("g".into()));
+        assert_eq!(evolve(&known, &columns, NOTHING_ELSE), doubt);
     }
 
     #[test]

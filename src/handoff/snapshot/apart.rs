@@ -15,16 +15,16 @@ use std::sync::Arc;
 use crate::apply::plan::TablePlan;
 use crate::error::{Error, Result};
 use crate::failpoint;
-use crate::handoff::session::{Session, blocking};
-use crate::lake::{FileNo, LakeTable, PipelineState, Tag, VersionKind};
+use crate::handoff::session::Session;
+use crate::lake::{FileNo, LakeTable, PipelineState};
 use crate::observe::stop::StopSignal;
 use crate::position::Lsn;
 use crate::source::catalog::TableInfo;
 
 use super::copying::{self, Ended};
-use super::drafts::{self, Drafted, checkpoint};
+use super::drafts::{self, Drafted};
 use super::tables::{Held, RunTable};
-use super::{Run, boundary};
+use super::{Run, boundary, publish};
 
 /// A table to copy again.
 pub struct Wanted {
@@ -32,6 +32,9 @@ pub struct Wanted {
     pub info: TableInfo,
     /// Its plan.
     pub plan: Arc<TablePlan>,
+    /// The lake table whose place it takes, as it was before the copy: the commit goes right above
+    /// that version, and so not over one of a process that took the pipeline over meanwhile.
+    pub existing: Option<LakeTable>,
     /// The first number its new files may have.
     pub next_file_no: FileNo,
 }
@@ -42,8 +45,8 @@ pub struct Apart {
     pub base: Lsn,
     /// The run's name.
     pub run: String,
-    /// The tables.
-    pub tables: Vec<Drafted>,
+    /// The tables, each with the one whose place it takes.
+    pub tables: Vec<(Drafted, Option<LakeTable>)>,
 }
 
 /// Copies the tables. None: the program was asked to stop. The fence must be held.
@@ -61,11 +64,11 @@ pub async fn copy_apart(
     let looked_at = wanted.iter().map(|table| (&table.info, &table.plan));
     let (guard, again) = boundary::lock(session, &exported.snapshot, looked_at).await?;
     exported.again = Some(again);
-    let table = |Wanted { info, plan, next_file_no }: Wanted| {
+    let table = |Wanted { info, plan, existing, next_file_no }: Wanted| {
         let held = Held::nothing(&plan, &info, next_file_no);
-        RunTable { info, plan, held }
+        (RunTable { info, plan, held }, existing)
     };
-    let tables = wanted.into_iter().map(table).collect();
+    let (tables, existing): (Vec<_>, Vec<_>) = wanted.into_iter().map(table).unzip();
     let mut run = Run { tables, boundaries: 1, looked: true };
     let tasks = copying::plan(session, &mut run);
     let ended = copying::copy_apart(session, &mut run, &state.run, tasks, &exported, stop).await?;
@@ -79,7 +82,7 @@ pub async fn copy_apart(
     let indexed = run.tables.iter().filter(|table| table.plan.needs_index()).count();
     let memory = session.config.limits.index_memory_bytes as usize / 2 / indexed.max(1);
     let mut drafts = Vec::with_capacity(run.tables.len());
-    for table in run.tables {
+    for (table, existing) in run.tables.into_iter().zip(existing) {
         let copied: u64 = table.held.chunks.iter().map(|chunk| chunk.rows).sum();
         if let Some(counted) = table.held.counted.filter(|counted| counted.rows != copied) {
             return Err(Error::failed(format!(
@@ -88,47 +91,25 @@ pub async fn copy_apart(
             ))
             .next("nothing was published; report this with the server's version"));
         }
-        drafts.push(drafts::draft(session, state, table, base, memory, true).await?);
+        let draft = drafts::draft(session, state, table, base, memory, true).await?;
+        drafts.push((draft, existing));
     }
     Ok(Some(Apart { base, run: state.run.clone(), tables: drafts }))
 }
 
-/// One commit puts the new rows in the place of the old ones.
+/// One commit for each table puts the new rows in the place of the old ones.
+///
+/// The ledger must have been claimed since the copy: a process that was taken over ends there, and one
+/// that is taken over after it meets the version its successor made of each table.
 ///
 /// # Errors
-/// [`Kind::Fenced`](crate::error::Kind::Fenced) when another process wrote the table; the lake
+/// [`Kind::Fenced`](crate::error::Kind::Fenced) when another process wrote a table; the lake
 /// failing.
-pub async fn publish_apart(
-    session: &Session,
-    state: &PipelineState,
-    table: Drafted,
-    base: Lsn,
-) -> Result<()> {
-    let plan = table.applier.plan().clone();
-    let existing = LakeTable::open(&session.lake, &plan.folder).await?;
-    failpoint::at("again.publish.before")?;
-    let (draft, index) = table.applier.into_parts();
-    let rows = draft.live_rows();
-    let tag = Tag {
-        kind: VersionKind::Handoff,
-        generation: state.generation,
-        base,
-        applied: base,
-        source_time: None,
-        rows_in: rows,
-        rows_out: existing.as_ref().map_or(0, LakeTable::live_rows),
-        pipeline: state.pipeline.clone(),
-        run: state.run.clone(),
-    };
-    let checkpoint = checkpoint(&plan, state, base);
-    let properties = plan.known.properties()?;
-    let published = draft.publish(&session.lake, existing, checkpoint, tag, &properties).await;
-    published.map_err(|e| e.at(&*plan))?;
-    if let Some(mut index) = index
-        && let Err(e) = blocking(move || index.flush()).await
-    {
-        tracing::warn!("{plan}: {e}; the next start makes the index from the lake");
+pub async fn publish_apart(session: &Session, state: &PipelineState, apart: Apart) -> Result<()> {
+    for (table, existing) in apart.tables {
+        failpoint::at("again.publish.before")?;
+        publish::put(session, table, existing, state, apart.base).await?;
+        failpoint::at("again.publish.after")?;
     }
-    tracing::info!(table = %plan, rows, %base, "published anew");
-    failpoint::at("again.publish.after")
+    Ok(())
 }

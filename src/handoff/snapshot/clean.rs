@@ -22,7 +22,7 @@ pub async fn is_final(session: &Session, error: &Error) -> bool {
     }
     match error.kind() {
         Kind::Transient | Kind::Fenced => false,
-        Kind::Failed | Kind::Different | Kind::HistoryLost => true,
+        Kind::Failed | Kind::Unfit | Kind::Different | Kind::HistoryLost => true,
         Kind::Config | Kind::Check => {
             let copied = ledger.read_events(Some(&state.run), Some(CHUNK_EVENT)).await;
             copied.is_ok_and(|chunks| chunks.is_empty())

@@ -109,9 +109,8 @@ pub async fn draft(
         (index, draft) = (Some(filled), drafted);
     }
     let runtime = tokio::runtime::Handle::current();
-    let pipeline = &session.config.name;
-    let mut applier =
-        TableApplier::new(plan.clone(), session.lake.clone(), runtime, draft, index, pipeline)?;
+
+    let mut applier = TableApplier::new(plan.clone(), session.lake.clone(), runtime, draft, index)?;
     if mixed && matches!(plan.identity, RowIdentity::Key(_)) {
         let limit = session.config.limits.reread_bytes as usize;
         applier = applier.joined(Join::new(bases, limit));

@@ -63,20 +63,31 @@ async fn publish_table(
         Published::No(existing) => existing.map(|table| *table),
     };
     failpoint::at("handoff.publish.before")?;
+    put(session, table, existing, state, handoff).await?;
+    failpoint::at("handoff.publish.after")
+}
+
+/// Puts a draft in the place of `existing`, by one commit right above the version that is known of
+/// it: whoever committed in between is met there.
+///
+/// # Errors
+/// [`Kind::Fenced`] when another process of the pipeline committed; the lake failing.
+pub async fn put(
+    session: &Session,
+    table: Drafted,
+    existing: Option<LakeTable>,
+    state: &PipelineState,
+    at: Lsn,
+) -> Result<()> {
+    let plan = table.applier.plan().clone();
     let (draft, index) = table.applier.into_parts();
     let rows = draft.live_rows();
+    let checkpoint = checkpoint(&plan, state, at);
     let tag = Tag {
-        kind: VersionKind::Handoff,
-        generation: state.generation,
-        base: handoff,
-        applied: handoff,
-        source_time: None,
         rows_in: rows,
         rows_out: existing.as_ref().map_or(0, LakeTable::live_rows),
-        pipeline: state.pipeline.clone(),
-        run: state.run.clone(),
+        ..Tag::of(VersionKind::Handoff, &checkpoint)
     };
-    let checkpoint = checkpoint(&plan, state, handoff);
     let properties = plan.known.properties()?;
     let published = draft.publish(&session.lake, existing, checkpoint, tag, &properties).await;
     published.map_err(|e| e.at(&*plan))?;
@@ -86,8 +97,8 @@ async fn publish_table(
             tracing::warn!("{plan}: {e}; the next start makes the index from the lake");
         }
     }
-    tracing::info!(table = %plan, rows, base = %handoff, "published");
-    failpoint::at("handoff.publish.after")
+    tracing::info!(table = %plan, rows, base = %at, "published");
+    Ok(())
 }
 
 /// The fence at the handoff: all tables show the same position.

@@ -419,8 +419,7 @@ impl Metrics {
 
     /// Something went wrong.
     pub fn trouble(&self, error: &Error) {
-        let text = error.to_string();
-        let what = text.split("\n  next: ").next().unwrap_or_default().to_owned();
+        let what = error.what();
         let next = error.next_step().unwrap_or("nothing: it is tried again by itself").to_owned();
         let at = Utc::now().to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
         let mut troubles = lock(&self.troubles);

@@ -281,10 +281,15 @@ struct Storage {
 const ROWS_PER_UNKNOWN_PAGE: f64 = 64.0;
 
 async fn storage(client: &Client, leaves: &[u32]) -> Result<HashMap<u32, Storage>> {
+    // Asking for a size waits for whoever holds the table alone. Of such a one it is told what is
+    // known, and never that it is empty.
     let sql = "SELECT c.oid, coalesce(pg_catalog.pg_relation_filenode(c.oid), 0::oid),
-            coalesce(pg_catalog.pg_relation_size(c.oid), 0)
-                / pg_catalog.current_setting('block_size')::int8,
-            coalesce(pg_catalog.pg_table_size(c.oid), 0), c.reltuples, c.relpages,
+            CASE WHEN c.oid = ANY (held.oids) THEN greatest(c.relpages, 1)::int8
+            ELSE coalesce(pg_catalog.pg_relation_size(c.oid), 0)
+                / pg_catalog.current_setting('block_size')::int8 END,
+            CASE WHEN c.oid = ANY (held.oids) THEN greatest(c.relpages, 1)
+                * pg_catalog.current_setting('block_size')::int8
+            ELSE coalesce(pg_catalog.pg_table_size(c.oid), 0) END, c.reltuples, c.relpages,
             c.relispartition AND EXISTS (
                 WITH RECURSIVE up AS (
                     SELECT i.inhparent, i.xmin AS link FROM pg_catalog.pg_inherits i
@@ -294,8 +299,12 @@ async fn storage(client: &Client, leaves: &[u32]) -> Result<HashMap<u32, Storage
                 -- The row of a system column is as old as its table, whatever was altered since.
                 SELECT FROM up, pg_catalog.pg_attribute a
                 WHERE a.attrelid = c.oid AND a.attnum = -1
-                  AND pg_catalog.age(up.link) < pg_catalog.age(a.xmin))
-        FROM pg_catalog.pg_class c WHERE c.oid = ANY ($1::oid[])";
+                                    AND pg_catalog.age(up.link) < pg_catalog.age(a.xmin))
+        FROM pg_catalog.pg_class c,
+            (SELECT ARRAY(SELECT l.relation FROM pg_catalog.pg_locks l
+                WHERE l.mode = 'AccessExclusiveLock' AND l.granted AND l.relation IS NOT NULL
+            ) AS oids) held
+        WHERE c.oid = ANY ($1::oid[])";
     let mut storage = HashMap::with_capacity(leaves.len());
     for row in &rows(client, sql, &[&leaves]).await? {
         let (pages, bytes): (i64, i64) = (field(row, 2)?, field(row, 3)?);

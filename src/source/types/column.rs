@@ -468,6 +468,6 @@ fn overflow_text(text: Vec<u8>) -> Result<String> {
 }
 
 fn refused(error: Malformed, value: &[u8]) -> Error {
-    Error::failed(format!("{}: {}", error.0, shown(value)))
+    Error::unfit(format!("{}: {}", error.0, shown(value)))
         .next("check that the session settings are not overridden in the source; otherwise report the value's type")
 }

@@ -111,7 +111,7 @@ impl Bytes {
                     .is_err()
                     .then(|| format!("row {row} of the batch: {}", shown(value)))
             });
-            Error::failed(format!("text that is not UTF-8: {}", odd.unwrap_or_default()))
+            Error::unfit(format!("text that is not UTF-8: {}", odd.unwrap_or_default()))
                 .because(error)
                 .next("mend the value in the source; the database is not in UTF-8 throughout")
         })

@@ -154,10 +154,7 @@ async fn patiently(config: &Config, folders: &[String], stop: &StopSignal) -> Re
 
 async fn once(config: &Config, folders: &[String], stop: &StopSignal) -> Result<Vec<Read>> {
     let session = Session::open(config).await?;
-    let mut state = match &session.ledger {
-        Some(ledger) => ledger.state().clone(),
-        None => return Err(Error::failed("the lake has no ledger")),
-    };
+    let mut state = session.ledger()?.state().clone();
     let entries: Vec<TableEntry> =
         state.tables.iter().filter(|table| folders.contains(&table.folder)).cloned().collect();
     let mut read = Vec::new();
@@ -214,7 +211,7 @@ async fn once(config: &Config, folders: &[String], stop: &StopSignal) -> Result<
 async fn place(session: &Session, folder: &str) -> Result<(Option<LakeTable>, FileNo)> {
     let lake = &session.lake;
     let unused = lake.unused_file_no(folder).await?;
-    let not_ours = match LakeTable::open(lake, folder).await? {
+    let not_ours = match LakeTable::open_to_replace(lake, folder).await? {
         Some(table) if table.checkpoint().pipeline == session.config.name => {
             let next = unused.max(table.next_file_no());
             return Ok((Some(table), next));

@@ -130,8 +130,7 @@ pub async fn follow(
     holds_fence: bool,
     stop: &StopSignal,
 ) -> Result<Followed> {
-    let mut ledger =
-        session.ledger.take().ok_or_else(|| Error::failed("the lake has no ledger"))?;
+    let mut ledger = session.take_ledger()?;
     let fence = ledger.fence().map(|fence| fence.lsn).unwrap_or_default();
     if let Target::Lsn(until) = target
         && until <= fence

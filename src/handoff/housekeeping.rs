@@ -223,9 +223,8 @@ pub async fn compact(
         }
     }
     let found = tables::look(&session).await?;
-    let tables = tables::open(&mut session, &found).await?.tables;
-    let mut ledger =
-        session.ledger.take().ok_or_else(|| Error::failed("the lake has no ledger"))?;
+    let tables = tables::open(&mut session, &found, &Default::default()).await?.tables;
+    let mut ledger = session.take_ledger()?;
     let plans: Vec<_> = tables.iter().map(|open| open.plan.clone()).collect();
     let options = stream_options(config, session.server.version, &plans)?;
     let (mut appliers, source) = hold(&session, &mut ledger, tables, &options, fence).await?;

@@ -114,10 +114,13 @@ impl Live<'_> {
         // Before the look, so that what changes after it is seen.
         let watch = Watch::start(self.session, self.stop).await?;
         let found = tables::look(self.session).await?;
-        let mut opened = tables::open(self.session, &found).await?;
+        // Of what is to be read again it does not matter what others did to it.
+        let requests = marks::pending(self.session.ledger()?).await?;
+        let apart = requests.iter().map(|request| request.folder.as_str()).collect();
+        let mut opened = tables::open(self.session, &found, &apart).await?;
         self.proven(&opened.tables).await?;
         self.settle(&found, Vec::new(), opened.apart).await?;
-        marks::take_requests(self.session).await?;
+        marks::take_up(self.session, &requests).await?;
         if self.newcomers == Newcomers::Join {
             marks::take_in(self.session, &found, &self.failed).await?;
         }
@@ -249,7 +252,7 @@ impl Live<'_> {
         changed: Changed,
         holds_fence: bool,
     ) -> Result<()> {
-        let opened = tables::open(self.session, found).await?;
+        let opened = tables::open(self.session, found, &BTreeSet::new()).await?;
         // A table that is beyond already can't be at that position with the others.
         let torn = reached(&opened.tables) > changed.at;
         let watch = Watch::start(self.session, self.stop).await?;

@@ -63,12 +63,19 @@ pub async fn requests(ledger: &Ledger) -> Result<usize> {
     Ok(ledger.read_events(None, Some(REQUEST_EVENT)).await?.len())
 }
 
-/// Marks the tables that somebody asked for.
+/// A request that nobody took up yet.
+pub struct Request {
+    id: String,
+    table: String,
+    /// Folder of the table.
+    pub folder: String,
+}
+
+/// The requests that nobody took up yet.
 ///
 /// # Errors
-/// The ledger failing.
-pub async fn take_requests(session: &mut Session) -> Result<()> {
-    let ledger = session.ledger_mut()?;
+/// The ledger can't be read.
+pub async fn pending(ledger: &Ledger) -> Result<Vec<Request>> {
     let text = |event: &Event, key: &str| {
         event.detail.get(key).and_then(|text| text.as_str()).unwrap_or_default().to_owned()
     };
@@ -78,23 +85,33 @@ pub async fn take_requests(session: &mut Session) -> Result<()> {
         .iter()
         .map(|event| text(event, "id"))
         .collect();
+    let requests = ledger.read_events(None, Some(REQUEST_EVENT)).await?;
+    let request = |event: Event| Request {
+        id: text(&event, "id"),
+        folder: text(&event, "folder"),
+        table: event.table,
+    };
+    Ok(requests.into_iter().map(request).filter(|request| !taken.contains(&request.id)).collect())
+}
+
+/// Marks the tables that somebody asked for.
+///
+/// # Errors
+/// The ledger failing.
+pub async fn take_up(session: &mut Session, requests: &[Request]) -> Result<()> {
+    if requests.is_empty() {
+        return Ok(());
+    }
+    let ledger = session.ledger_mut()?;
     let mut state = ledger.state().clone();
     let fence = ledger.fence().map(|fence| fence.lsn);
-    let mut events = Vec::new();
-    for request in ledger.read_events(None, Some(REQUEST_EVENT)).await? {
-        let (folder, id) = (text(&request, "folder"), text(&request, "id"));
-        if taken.contains(&id) {
-            continue;
-        }
-        let detail = serde_json::json!({ "id": id });
-        events.push(Event::now("", TAKEN_EVENT, &request.table, detail));
-        if let Some(known) = state.tables.iter_mut().find(|table| table.folder == folder) {
+    let mut events = Vec::with_capacity(requests.len());
+    for Request { id, table, folder } in requests {
+        events.push(Event::now("", TAKEN_EVENT, table, serde_json::json!({ "id": id })));
+        if let Some(known) = state.tables.iter_mut().find(|table| table.folder == *folder) {
             tracing::info!(table = known.display(), "is read again, as asked for");
             known.set_apart(AGAIN, "asked for", fence);
         }
-    }
-    if events.is_empty() {
-        return Ok(());
     }
     ledger.set_state(state, &events).await?;
     failpoint::at("again.marked")

@@ -83,7 +83,7 @@ impl Published {
 /// # Errors
 /// A failing query.
 pub async fn tables(session: &Session, client: &Client) -> Result<Vec<TableInfo>> {
-    let ledger = session.ledger.as_ref().ok_or_else(|| Error::failed("the lake has no ledger"))?;
+    let ledger = session.ledger()?;
     let followed: Vec<&TableEntry> =
         ledger.state().tables.iter().filter(|table| table.is_followed()).collect();
     if followed.is_empty() {

@@ -297,8 +297,18 @@ impl Session {
     }
 
     /// The ledger, which must be there.
+    pub fn ledger(&self) -> Result<&Ledger> {
+        self.ledger.as_ref().ok_or_else(no_ledger)
+    }
+
+    /// The ledger, which must be there.
     pub fn ledger_mut(&mut self) -> Result<&mut Ledger> {
-        self.ledger.as_mut().ok_or_else(|| Error::failed("the lake has no ledger"))
+        self.ledger.as_mut().ok_or_else(no_ledger)
+    }
+
+    /// The ledger, for somebody else to write.
+    pub fn take_ledger(&mut self) -> Result<Ledger> {
+        self.ledger.take().ok_or_else(no_ledger)
     }
 
     /// Folder for what this host keeps of the pipeline.
@@ -311,6 +321,10 @@ impl Session {
     pub fn index_folder(&self, plan: &TablePlan) -> PathBuf {
         self.state_folder().join(&plan.folder)
     }
+}
+
+fn no_ledger() -> Error {
+    Error::failed("the lake has no ledger").next("start a pipeline with `tidegate run`")
 }
 
 /// The highest position that chunks of an unpublished run may show.

@@ -63,7 +63,7 @@ pub async fn look(session: &Session) -> Result<Found> {
 
 /// The pipeline's tables by name, then what the configuration chooses.
 pub fn patterns(session: &Session) -> Result<Vec<String>> {
-    let ledger = session.ledger.as_ref().ok_or_else(|| Error::failed("the lake has no ledger"))?;
+    let ledger = session.ledger()?;
     let tables = ledger.state().tables.iter();
     let mut patterns: Vec<String> =
         tables.map(|table| catalog::for_table(&table.schema, &table.name)).collect();
@@ -113,17 +113,18 @@ pub struct Opened {
     pub apart: Vec<(String, Verdict)>,
 }
 
-/// Opens the tables that are followed, as the lake has them; those that the stream left open are
-/// as they were.
+/// Opens the tables that are followed, without those `apart`, as the lake has them; those that the
+/// stream left open are as they were.
 ///
 /// # Errors
 /// A table that is gone from the lake, or was changed there by others.
-pub async fn open(session: &mut Session, found: &Found) -> Result<Opened> {
+pub async fn open(session: &mut Session, found: &Found, apart: &BTreeSet<&str>) -> Result<Opened> {
     let mut kept = std::mem::take(&mut session.kept);
-    let ledger = session.ledger.as_ref().ok_or_else(|| Error::failed("the lake has no ledger"))?;
+    let ledger = session.ledger()?;
     let prefix = &session.config.column_prefix;
     let mut opened = Opened { tables: Vec::new(), apart: Vec::new() };
-    for entry in ledger.state().tables.iter().filter(|entry| entry.is_followed()) {
+    let followed = |entry: &&TableEntry| entry.is_followed() && !apart.contains(&*entry.folder);
+    for entry in ledger.state().tables.iter().filter(followed) {
         if let Some(place) = kept.iter().position(|open| open.plan.folder == entry.folder) {
             opened.tables.push(kept.swap_remove(place));
             continue;

@@ -10,7 +10,7 @@ use crate::handoff::rules::{self, Resume};
 use crate::handoff::run::refuse;
 use crate::handoff::session::Session;
 use crate::handoff::tables;
-use crate::lake::{Ledger, Phase};
+use crate::lake::Phase;
 use crate::observe::stop::StopSignal;
 use crate::source::catalog::{self, TableInfo};
 use crate::source::client::{self, Client};
@@ -74,8 +74,7 @@ pub(super) struct Saw {
 
 impl Watch {
     pub async fn start(session: &Session, stop: &StopSignal) -> Result<Watch> {
-        let ledger = session.ledger.as_ref();
-        let state = ledger.map(Ledger::state).ok_or_else(|| Error::failed("no ledger"))?;
+        let state = session.ledger()?.state();
         let followed = published::tables(session, &session.client).await?;
         let look = Look {
             published: Published::recorded(state, session.server.version),

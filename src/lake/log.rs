@@ -374,7 +374,7 @@ impl TableLog {
                 "{}: version {version} ({operation}) was committed by another program and can't be followed: {why}",
                 self.folder
             ))
-            .next("restore the table to the version before it with a new generation (tidegate reseed), and keep other writers away")),
+            .next("read the table again with `tidegate reseed`, and keep other writers away")),
         }
     }
 
@@ -400,7 +400,7 @@ impl TableLog {
                 self.folder
             ),
         )
-        .next("start a new generation of the table (tidegate reseed)")
+        .next("read the table again with `tidegate reseed`")
     }
 
     /// Reads a commit; `None` if it is not there.

@@ -196,6 +196,17 @@ impl LakeTable {
         Ok(Some(Self::from_snapshot(log, &snapshot, &BTreeMap::new(), 0).await?))
     }
 
+    /// Opens a table all of whose rows are to be replaced: what others did to them does not matter.
+    /// The commit still goes right above the version that is found here.
+    ///
+    /// # Errors
+    /// The table is not Tidegate's, or can't be read.
+    pub async fn open_to_replace(lake: &Lake, folder: &str) -> Result<Option<LakeTable>> {
+        let Some((log, snapshot)) = TableLog::load(lake, folder).await? else { return Ok(None) };
+        let checkpoint = checkpoint_of(&log, &snapshot).await?;
+        Ok(Some(Self::read(log, &snapshot, checkpoint, &BTreeMap::new(), 0).await?))
+    }
+
     async fn from_snapshot(
         log: TableLog,
         snapshot: &EagerSnapshot,
@@ -203,39 +214,43 @@ impl LakeTable {
         floor: FileNo,
     ) -> Result<LakeTable> {
         let folder = log.folder.clone();
-        let Some(text) = log.domain(snapshot, CHECKPOINT_DOMAIN).await? else {
-            return Err(Error::failed(format!(
-                "{folder}: there is a Delta table that Tidegate does not write, or no longer"
-            ))
-            .next("move it away, or choose another lake"));
-        };
-        refuse_newer(&text, CHECKPOINT_FORMAT, &format!("{folder}: its checkpoint"))?;
-        refuse_unknown_features(&log)?;
-        let checkpoint: Checkpoint = serde_json::from_str(&text).map_err(|e| {
-            Error::failed(format!("{folder}: its checkpoint can't be read")).because(e)
-        })?;
+        let checkpoint = checkpoint_of(&log, snapshot).await?;
         if checkpoint.table_id != log.metadata.id {
             return Err(Error::failed(format!(
                 "{folder}: the table was replaced by another program (its id is not ours)"
             ))
-            .next("start a new generation of the table (tidegate reseed)"));
+            .next("read the table again with `tidegate reseed`"));
         }
         let rewritten = verify_continuity(&log, &checkpoint).await?;
+        let table = Self::read(log, snapshot, checkpoint, known, floor).await?;
+        let (rows, left) = (table.live_rows(), table.checkpoint.live_rows);
+        if left != Some(rows) {
+            let ours = left.map_or("an unknown number".to_owned(), |r| r.to_string());
+            return Err(Error::failed(format!(
+                "{folder}: the table has {rows} rows where Tidegate left {ours}"
+            ))
+            .next(
+                "another program changed its rows; read the table again with `tidegate reseed`",
+            ));
+        }
+        Ok(LakeTable { rewritten, ..table })
+    }
+
+    /// Reads what the table is made of.
+    async fn read(
+        log: TableLog,
+        snapshot: &EagerSnapshot,
+        checkpoint: Checkpoint,
+        known: &BTreeMap<String, FileNo>,
+        floor: FileNo,
+    ) -> Result<LakeTable> {
         let mut next_file_no = checkpoint.next_file_no.max(floor);
         let mut known = known.clone();
         known.extend(checkpoint.foreign_files.clone());
         let files = live_files(&log, snapshot, &known, &mut next_file_no).await?;
-        let rows: u64 = files.values().map(LiveFile::live_rows).sum();
-        if checkpoint.live_rows != Some(rows) {
-            let ours =
-                checkpoint.live_rows.map_or("an unknown number".to_owned(), |r| r.to_string());
-            return Err(Error::failed(format!(
-                "{folder}: the table has {rows} rows where Tidegate left {ours}"
-            ))
-            .next("another program changed its rows; start a new generation (tidegate reseed)"));
-        }
-        let schema = schema::from_delta(&log.metadata.schema_string).map_err(|e| e.at(&folder))?;
-        Ok(LakeTable { rewritten, ..Self::at(log, files, schema, checkpoint, next_file_no) })
+        let schema =
+            schema::from_delta(&log.metadata.schema_string).map_err(|e| e.at(&log.folder))?;
+        Ok(Self::at(log, files, schema, checkpoint, next_file_no))
     }
 
     fn at(
@@ -472,6 +487,24 @@ impl LakeTable {
     }
 }
 
+/// The checkpoint that the table carries.
+async fn checkpoint_of(log: &TableLog, snapshot: &EagerSnapshot) -> Result<Checkpoint> {
+    let folder = &log.folder;
+    let Some(text) = log.domain(snapshot, CHECKPOINT_DOMAIN).await? else {
+        return Err(Error::failed(format!(
+            "{folder}: there is a Delta table that Tidegate does not write, or no longer"
+        ))
+        .next("move it away, or choose another lake"));
+    };
+    refuse_newer(&text, CHECKPOINT_FORMAT, &format!("{folder}: its checkpoint"))?;
+    refuse_unknown_features(log)?;
+    serde_json::from_str(&text).map_err(|e| {
+        Error::failed(format!("{folder}: its checkpoint can't be read"))
+            .because(e)
+            .next("move the folder away, and `tidegate reseed` the table")
+    })
+}
+
 /// What a change does to the table's definition.
 fn redefine(log: &TableLog, now: &SchemaRef, change: &Change) -> Result<Vec<Action>> {
     let mut metadata = log.metadata.clone();
@@ -503,7 +536,7 @@ fn refuse_unknown_features(log: &TableLog) -> Result<()> {
             Kind::Check,
             format!("{}: the table has the Delta feature {feature}, which this version of tidegate does not write", log.folder),
         )
-        .next("use the version of tidegate that wrote it, or a newer one; if another program added the feature, start a new generation of the table (tidegate reseed)")),
+        .next("use the version of tidegate that wrote it, or a newer one; if another program added the feature, read the table again with `tidegate reseed`")),
     }
 }
 
@@ -629,7 +662,7 @@ pub(super) async fn live_files(
             Kind::Failed,
             format!("{folder}: two data files have the same number"),
         )
-        .next("start a new generation of the table (tidegate reseed)"));
+        .next("read the table again with `tidegate reseed`"));
     }
     Ok(files)
 }

@@ -63,7 +63,7 @@ pub async fn verify(config: &Config, wanted: &[String], stop: &StopSignal) -> Re
             .next("run verify again"));
     }
     let found = lake_tables::look(&session).await?;
-    let tables = lake_tables::open(&mut session, &found).await?.tables;
+    let tables = lake_tables::open(&mut session, &found, &Default::default()).await?.tables;
     let infos = found.infos;
     for entry in session.ledger_mut()?.state().tables.iter().filter(|entry| !entry.is_followed()) {
         let (name, why) = (entry.display(), entry.why.clone().unwrap_or_default());

@@ -147,7 +147,9 @@ pub async fn lock<'t>(
         let mut wire = inside(&source, &snapshot)?;
         let rows = wire.simple_query("SELECT pg_catalog.pg_export_snapshot()")?;
         let again = rows.into_iter().flatten().flatten().next();
-        let again = again.ok_or_else(|| Error::failed("the server exported no snapshot"))?;
+        let again = again.ok_or_else(|| {
+            Error::transient("the server exported no snapshot").next("it is tried again by itself")
+        })?;
         for leaves in leaves.chunks(100) {
             wire.simple_query(&format!(
                 "LOCK TABLE ONLY {} IN ACCESS SHARE MODE",

@@ -168,7 +168,7 @@ async fn open(
 ) -> Result<Source> {
     let plans: Vec<Arc<TablePlan>> = starts.iter().map(|(plan, _)| plan.clone()).collect();
     let options = stream_options(&session.config, session.server.version, &plans)?;
-    let ledger = session.ledger.as_ref().ok_or_else(|| Error::failed("the lake has no ledger"))?;
+    let ledger = session.ledger()?;
     let opened = Source::open_from(session, ledger, stretch.slot, stretch.from, &options).await;
     opened.map_err(|e| match e.kind() {
         // Nothing is visible: the next attempt sees that the history is gone, and starts again.

@@ -239,16 +239,20 @@ async fn a_publication_is_made_used_extended_and_refused() {
         load_tables(&s.client, &[patterns.to_owned()], s.version).await.unwrap()
     };
     let first = load("a,ev").await;
-    let made = ensure_publication(&s.client, "odd \"name", &first, true, s.version).await.unwrap();
+    let made = ensure_publication(&s.client, "odd \"name", &first, true, "a run", s.version)
+        .await
+        .unwrap();
     assert!(made.created && made.via_root && !made.all_tables);
     let names: Vec<_> = made.tables.iter().map(|t| t.name.as_str()).collect();
     assert_eq!(names, ["a", "ev"], "no child, and the root for its partitions");
 
     let more = load("*").await;
-    let refused = ensure_publication(&s.client, "odd \"name", &more, false, s.version).await;
+    let refused =
+        ensure_publication(&s.client, "odd \"name", &more, false, "another run", s.version).await;
     let text = refused.unwrap_err().to_string();
     assert!(text.contains("ADD TABLE ONLY \"public\".\"b\", ONLY \"public\".\"c\""), "{text}");
-    let grown = ensure_publication(&s.client, "odd \"name", &more, true, s.version).await.unwrap();
+    let grown =
+        ensure_publication(&s.client, "odd \"name", &more, true, "a run", s.version).await.unwrap();
     assert_eq!((grown.created, grown.tables.len()), (false, 4));
     let oids = |tables: &[TableInfo]| tables.iter().map(|t| t.oid).collect::<Vec<u32>>();
     let contract = grown.contract_of(oids(&first));
@@ -260,13 +264,17 @@ async fn a_publication_is_made_used_extended_and_refused() {
     assert_ne!(back.membership(a), made.membership(a), "it was out for a while");
 
     s.sql("CREATE PUBLICATION everything FOR ALL TABLES").await;
-    let error = ensure_publication(&s.client, "everything", &more, false, s.version).await;
+    let error =
+        ensure_publication(&s.client, "everything", &more, false, "another run", s.version).await;
     assert!(error.unwrap_err().to_string().contains("publish_via_partition_root = true"));
     s.sql("ALTER PUBLICATION everything SET (publish_via_partition_root = true)").await;
-    let all = ensure_publication(&s.client, "everything", &more, false, s.version).await.unwrap();
+    let all = ensure_publication(&s.client, "everything", &more, false, "another run", s.version)
+        .await
+        .unwrap();
     assert!(all.all_tables && all.tables.len() == 4);
     s.sql("ALTER PUBLICATION everything SET (publish = 'insert')").await;
-    let error = ensure_publication(&s.client, "everything", &more, false, s.version).await;
+    let error =
+        ensure_publication(&s.client, "everything", &more, false, "another run", s.version).await;
     assert!(error.unwrap_err().to_string().contains("UPDATE, DELETE, TRUNCATE"));
 
     if s.version >= 150_000 {
@@ -286,7 +294,9 @@ async fn a_publication_is_made_used_extended_and_refused() {
         )
         .await;
         let inside =
-            ensure_publication(&s.client, "inside", &more, false, s.version).await.unwrap();
+            ensure_publication(&s.client, "inside", &more, false, "another run", s.version)
+                .await
+                .unwrap();
         s.sql("ALTER PUBLICATION inside DROP TABLES IN SCHEMA public").await;
         s.sql("ALTER PUBLICATION inside ADD TABLES IN SCHEMA public").await;
         let back = publication_info(&s.client, "inside", s.version).await.unwrap().unwrap();
@@ -417,12 +427,19 @@ async fn a_role_without_rights_is_told_each_one_and_the_fixes_suffice() {
     let errors = report.findings.iter().filter(|f| f.severity == Severity::Error).count();
     assert_eq!(errors, 1, "{}", report.to_text());
     let tables = load_tables(&client, &["app.*".into()], s.version).await.unwrap();
-    let refused = ensure_publication(&client, "tide", &tables, false, s.version).await.unwrap_err();
+    let refused = ensure_publication(&client, "tide", &tables, false, "another run", s.version)
+        .await
+        .unwrap_err();
     assert_eq!(refused.kind(), Kind::Check, "{refused}");
     s.sql(&sql).await;
     let report = s.check_as(&client, "app.*").await;
     assert!(!report.has_errors(), "{}", report.to_text());
-    assert!(!ensure_publication(&client, "tide", &tables, false, s.version).await.unwrap().created);
+    assert!(
+        !ensure_publication(&client, "tide", &tables, false, "another run", s.version)
+            .await
+            .unwrap()
+            .created
+    );
 
     s.sql(&format!("REVOKE SELECT ON app.t FROM {role}; GRANT SELECT (id) ON app.t TO {role}"))
         .await;

@@ -426,6 +426,25 @@ fn teardown_leaves_a_publication_it_did_not_make() {
     assert_eq!(p.sql().one(&slots), "0");
 }
 
+/// Killed between the statement that makes the publication and the record that it did.
+#[test]
+fn teardown_knows_a_publication_whose_maker_died_before_it_was_told() {
+    let p = pipeline("teardown_died");
+    let publications = || p.sql().one("SELECT count(*) FROM pg_publication");
+    let die = || {
+        p.run().failpoint("publication.made", "1*crash").finish().expect_signal();
+        assert_eq!(publications(), "1");
+    };
+    die();
+    p.command(&["teardown", "--yes"]).succeed();
+    assert_eq!(publications(), "0", "right after the death");
+    die();
+    p.run().succeed();
+    p.assert_equal();
+    p.command(&["teardown", "--yes"]).succeed();
+    assert_eq!(publications(), "0", "after a run that went on with it");
+}
+
 #[test]
 fn a_publication_that_no_longer_sends_everything_is_not_followed() {
     let p = pipeline("publication");

@@ -21,11 +21,11 @@ fn read(name: &str) -> String {
 /// Every kind of error. The match has no wildcard: a new kind does not compile until somebody has
 /// thought about restarts.
 fn kinds() -> Vec<Kind> {
-    use Kind::{Check, Config, Different, Failed, Fenced, HistoryLost, Transient};
-    let all = vec![Transient, Failed, Config, Check, Fenced, HistoryLost, Different];
+    use Kind::{Check, Config, Different, Failed, Fenced, HistoryLost, Transient, Unfit};
+    let all = vec![Transient, Failed, Unfit, Config, Check, Fenced, HistoryLost, Different];
     for kind in &all {
         match kind {
-            Transient | Failed | Config | Check | Fenced | HistoryLost | Different => {}
+            Transient | Failed | Unfit | Config | Check | Fenced | HistoryLost | Different => {}
         }
     }
     all
@@ -34,7 +34,7 @@ fn kinds() -> Vec<Kind> {
 /// Whether an end of this kind may pass by itself, so that starting again can help.
 fn may_pass(kind: Kind) -> bool {
     match kind {
-        Kind::Transient | Kind::Failed => true,
+        Kind::Transient | Kind::Failed | Kind::Unfit => true,
         Kind::Config | Kind::Check | Kind::Fenced | Kind::HistoryLost | Kind::Different => false,
     }
 }

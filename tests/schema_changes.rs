@@ -244,3 +244,25 @@ fn a_table_that_somebody_holds_alone_holds_up_no_other() {
     p.run_to_now();
     p.assert_equal();
 }
+
+#[test]
+fn a_table_that_somebody_wrote_into_is_named_and_right_again_after_a_reseed() {
+    let p = two_tables("change_foreign", "");
+    if !judge::engines().contains(&Engine::Spark) {
+        eprintln!("skipped: without Spark nobody else writes into the table");
+        return;
+    }
+    let folder = p.table("a");
+    judge::sql(Engine::Spark, &format!("DELETE FROM delta.`{}` WHERE id < 10", folder.display()));
+    p.sql().run("INSERT INTO a VALUES (101, 'after it'); INSERT INTO b VALUES (101, 'too')");
+    let refused = p.run().finish().expect_code(1);
+    for word in ["public/a", "version 1", "another program", "tidegate reseed"] {
+        assert!(refused.stderr.contains(word), "{word}: {}", refused.stderr);
+    }
+    assert_eq!(count(&p, "a"), 91);
+    p.command(&["reseed", "public.a"]).succeed();
+    p.run().succeed();
+    p.assert_equal();
+    assert_eq!(kinds(&p, "public.a"), ["handoff", "foreign", "handoff"]);
+    assert!(!kinds(&p, "public.b")[1..].contains(&"handoff".to_owned()));
+}

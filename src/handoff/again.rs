@@ -188,9 +188,8 @@ async fn once(config: &Config, folders: &[String], stop: &StopSignal) -> Result<
         return Ok(read);
     }
     let (client, name) = (&session.client, &config.name);
-    let ours = state.created_publication;
-    let publication =
-        slot::ensure_publication(client, name, &infos, ours, session.server.version).await?;
+    let (ours, run, version) = (state.created_publication, &state.run, session.server.version);
+    let publication = slot::ensure_publication(client, name, &infos, ours, run, version).await?;
     failpoint::at("again.publication")?;
     state.run = uuid::Uuid::now_v7().to_string();
     let (mut now, wanted): (Vec<Entry>, Vec<Wanted>) = wanted.into_iter().unzip();

@@ -127,15 +127,17 @@ impl Session {
         };
         let here = state.source.system_identifier == self.system.system_identifier.to_string()
             && state.source.database == self.server.database;
-        let mut publication = here && state.created_publication;
-        if publication && !state.source.contract.is_empty() {
-            let name = &self.config.name;
-            let found = slot::publication_info(&self.client, name, self.server.version).await?;
-            let oid = found.map(|publication| publication.oid.to_string());
-            let recorded = state.source.contract.split('.').nth(1);
-            publication = recorded.is_none() || recorded == oid.as_deref();
+        if !here {
+            return Ok(MadeHere::default());
         }
-        Ok(MadeHere { slot: here && state.created_slot, publication })
+        let name = &self.config.name;
+        let found = slot::publication_info(&self.client, name, self.server.version).await?;
+        let recorded = state.source.contract.split('.').nth(1);
+        let publication = found.is_some_and(|found| {
+            let same = recorded.is_none_or(|oid| oid == found.oid.to_string());
+            state.created_publication && same || found.made_by.as_ref() == Some(&state.run)
+        });
+        Ok(MadeHere { slot: state.created_slot, publication })
     }
 
     /// How the pipeline's slot is made on this server.

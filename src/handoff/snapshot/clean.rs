@@ -4,8 +4,7 @@ use crate::error::{Error, Kind, Result};
 use crate::failpoint;
 use crate::handoff::session::Session;
 use crate::handoff::spool;
-use crate::lake::{Ledger, Phase};
-use crate::source::client::Client;
+use crate::lake::Phase;
 use crate::source::{catalog, slot};
 
 use super::Run;
@@ -147,14 +146,20 @@ pub async fn give_up(session: &mut Session, error: &Error) {
     if let Err(e) = spool::discard(ledger, &session.lake).await {
         tracing::warn!("the spool of the unfinished snapshot could not be removed: {e}");
     }
-    drop_publication(&session.client, ledger, &name).await;
+    drop_publication(session, &name).await;
 }
 
-async fn drop_publication(client: &Client, ledger: &mut Ledger, name: &str) {
-    let mut state = ledger.state().clone();
-    if !state.created_publication {
-        return;
+async fn drop_publication(session: &mut Session, name: &str) {
+    match session.made_here().await {
+        Ok(made) if made.publication => {}
+        Ok(_) => return,
+        Err(e) => {
+            tracing::warn!("the publication {name} is left as it is: {e}");
+            return;
+        }
     }
+    let Some(ledger) = &mut session.ledger else { return };
+    let mut state = ledger.state().clone();
     // Whoever comes next uses the publication that is there. So first it is recorded, again by
     // compare-and-swap, that it is no longer ours.
     state.created_publication = false;
@@ -162,7 +167,7 @@ async fn drop_publication(client: &Client, ledger: &mut Ledger, name: &str) {
         tracing::warn!("the publication {name} is left as it is: {e}");
         return;
     }
-    if let Err(e) = slot::drop_publication(client, name).await {
+    if let Err(e) = slot::drop_publication(&session.client, name).await {
         tracing::warn!("the publication {name} could not be dropped: {e}");
     }
 }

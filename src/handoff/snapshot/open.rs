@@ -304,10 +304,10 @@ async fn published_tables(session: &Session) -> Result<Option<PublishedNow>> {
 async fn publication(session: &mut Session, run: &Run) -> Result<PublishedNow> {
     let infos: Vec<TableInfo> = run.tables.iter().map(|table| table.info.clone()).collect();
     let name = session.config.name.clone();
-    let ours = session.ledger_mut()?.state().created_publication;
+    let state = session.ledger()?.state();
+    let (ours, run, version) = (state.created_publication, &state.run, session.server.version);
     let publication =
-        slot::ensure_publication(&session.client, &name, &infos, ours, session.server.version)
-            .await?;
+        slot::ensure_publication(&session.client, &name, &infos, ours, run, version).await?;
     let mut state = session.ledger_mut()?.state().clone();
     state.created_publication |= publication.created;
     state.source.contract = publication.contract_digest.clone();

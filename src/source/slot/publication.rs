@@ -11,8 +11,14 @@ use crate::source::client::Client;
 use serde::Deserialize;
 
 use crate::error::{Error, Kind, Result};
-use crate::source::catalog::{Digest, TableInfo, TableKind, field, quote_ident, sql_error};
+use crate::failpoint;
+use crate::source::catalog::{
+    Digest, TableInfo, TableKind, field, quote_ident, quote_literal, sql_error,
+};
 use crate::source::check::{Finding, as_error};
+
+/// What the comment of a publication begins with that a run made; the run follows.
+const MADE_BY: &str = "made by Tidegate for its run ";
 
 /// Which kinds of change are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +60,11 @@ pub struct PublicationInfo {
     pub oid: u32,
     /// Version (`xmin`) of its catalog row: another one once its options, owner or name changed.
     pub row_version: String,
-    /// Made by this call of [`ensure_publication`].
+    /// Made by this call of [`ensure_publication`], or by one whose answer its run did not live to
+    /// see.
     pub created: bool,
+    /// The run that made it, as its comment says.
+    pub made_by: Option<String>,
     /// FOR ALL TABLES.
     pub all_tables: bool,
     /// Partitions' changes are sent under the name of their root.
@@ -271,12 +280,14 @@ pub async fn publication_info(
 ) -> Result<Option<PublicationInfo>> {
     let failed = |e| sql_error(&format!("looking at publication {name}"), e);
     // As JSON, since the columns differ from 13 to 18.
-    let sql = "SELECT pg_catalog.to_jsonb(p)::text, p.xmin::text FROM pg_catalog.pg_publication p
-        WHERE p.pubname = $1::text::name";
+    let sql = "SELECT pg_catalog.to_jsonb(p)::text, p.xmin::text,
+            pg_catalog.obj_description(p.oid, 'pg_publication')
+        FROM pg_catalog.pg_publication p WHERE p.pubname = $1::text::name";
     let Some(row) = client.query_opt(sql, &[&name]).await.map_err(failed)? else {
         return Ok(None);
     };
     let row_version: String = field(&row, 1)?;
+    let comment: Option<String> = field(&row, 2)?;
     let row: PublicationRow = serde_json::from_str(field(&row, 0)?)
         .map_err(|e| Error::failed("pg_publication has an unknown shape").because(e))?;
     let oid = row.oid.to_string().replace('"', "");
@@ -318,6 +329,7 @@ pub async fn publication_info(
         oid,
         row_version,
         created: false,
+        made_by: comment.and_then(|text| text.strip_prefix(MADE_BY).map(str::to_owned)),
         all_tables: row.puballtables,
         via_root: row.pubviaroot,
         generated_stored: row.pubgencols.as_deref() == Some("s"),
@@ -334,7 +346,9 @@ pub async fn publication_info(
 
 /// The publication, made if it is not there, proven to send every change of `tables`.
 ///
-/// `ours`: an earlier run made it, so tables selected since may be added to it.
+/// `ours`: an earlier run made it, so tables selected since may be added to it. `run` stands in the
+/// comment of one that is made, in the transaction that makes it: who dies before the answer leaves
+/// no publication of which nobody knows whose it is.
 ///
 /// # Errors
 /// An existing publication that does not fit ([`Kind::Check`], with the SQL that mends it),
@@ -344,22 +358,28 @@ pub async fn ensure_publication(
     name: &str,
     tables: &[TableInfo],
     ours: bool,
+    run: &str,
     server_version: u32,
 ) -> Result<PublicationInfo> {
-    let mut created = false;
     let mut publication = publication_info(client, name, server_version).await?;
+    let mut made = false;
     if publication.is_none() {
-        match with_locks(client, &create_sql(name, tables)).await {
-            Ok(()) => created = true,
+        let create = create_sql(name, tables);
+        let comment = quote_literal(&format!("{MADE_BY}{run}"));
+        let sql = format!("{create}; COMMENT ON PUBLICATION {} IS {comment}", quote_ident(name));
+        match with_locks(client, &sql).await {
+            Ok(()) => made = true,
             // Somebody else was faster: theirs is looked at like any other.
             Err(error) if error.code().is_some_and(|c| c.code() == "42710") => {}
             Err(error) => return Err(refused("creating", name, error)),
         }
+        failpoint::at("publication.made")?;
         publication = publication_info(client, name, server_version).await?;
     }
     let gone = || Error::transient(format!("publication {name} was dropped a moment ago"));
     let mut publication = publication.ok_or_else(gone)?;
-    if ours && !created && !publication.all_tables {
+    let created = publication.made_by.as_deref() == Some(run);
+    if (ours || created) && !made && !publication.all_tables {
         let new: Vec<TableInfo> =
             tables.iter().filter(|t| publication.table(t.oid).is_none()).cloned().collect();
         if !new.is_empty() && publication.via_root {
@@ -444,6 +464,7 @@ mod tests {
             oid: 16409,
             row_version: "750".into(),
             created: false,
+            made_by: None,
             all_tables: false,
             via_root: true,
             generated_stored: false,

@@ -251,8 +251,9 @@ async fn a_publication_is_made_used_extended_and_refused() {
         ensure_publication(&s.client, "odd \"name", &more, false, "another run", s.version).await;
     let text = refused.unwrap_err().to_string();
     assert!(text.contains("ADD TABLE ONLY \"public\".\"b\", ONLY \"public\".\"c\""), "{text}");
-    let grown =
-        ensure_publication(&s.client, "odd \"name", &more, true, "a run", s.version).await.unwrap();
+    let grown = ensure_publication(&s.client, "odd \"name", &more, true, "a later run", s.version)
+        .await
+        .unwrap();
     assert_eq!((grown.created, grown.tables.len()), (false, 4));
     let oids = |tables: &[TableInfo]| tables.iter().map(|t| t.oid).collect::<Vec<u32>>();
     let contract = grown.contract_of(oids(&first));

@@ -233,7 +233,7 @@ fn the_configuration_of_the_package_is_read_with_and_without_its_examples() {
     assert_eq!(configuration(&text).state_dir, Path::new("/var/lib/tidegate/state"));
     let mut chosen = String::new();
     for line in text.lines() {
-        let example = line.strip_prefix("# ").filter(|l| l.contains(" = "));
+        let example = line.strip_prefix("# ").filter(|l| l.contains(" = ") || l.starts_with('['));
         chosen += example.unwrap_or(line);
         chosen.push('\n');
     }

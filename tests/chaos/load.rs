@@ -2,8 +2,9 @@
 //!
 //! One writer repeats the seven races on a few keys, as a fixed schedule: insert, update twice,
 //! delete, delete and make again, change a key, swap two keys, update beside a value out of line.
-//! The others do random transactions on tables of every shape. All of them stop between two
-//! transactions while somebody holds the gate: then the log's end is a position without open ends.
+//! Two do random transactions on tables of every shape, and one changes the tables themselves. All of
+//! them stop between two transactions while somebody holds the gate: then the log's end is a position
+//! without open ends.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,8 +15,8 @@ use crate::support::database::Sql;
 use crate::support::random::Random;
 
 /// The tables, with their key (none: compared as a multiset) and the columns that are compared, as
-/// SQL that PostgreSQL and DuckDB understand and print alike.
-pub const TABLES: [Table; 8] = [
+/// SQL that PostgreSQL and DuckDB understand and print alike; `*` for those that the source has.
+pub const TABLES: [Table; 10] = [
     Table { name: "races", key: &["id"], columns: "id, n, md5(v)" },
     Table { name: "accounts", key: &["id"], columns: "id, n, v, md5(pad)" },
     Table { name: "lines", key: &["ord", "line"], columns: "ord, line, qty, note" },
@@ -24,6 +25,8 @@ pub const TABLES: [Table; 8] = [
     Table { name: "docs", key: &["id"], columns: "id, n, md5(blob)" },
     Table { name: "docs_full", key: &["id"], columns: "id, n, md5(blob)" },
     Table { name: "parted", key: &["id", "region"], columns: "id, region, v" },
+    Table { name: "changing", key: &["id"], columns: "*" },
+    Table { name: "growing", key: &["id", "part"], columns: "*" },
 ];
 
 pub struct Table {
@@ -61,6 +64,11 @@ pub const SETUP: &str = "
     CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1);
     CREATE TABLE parted_2 PARTITION OF parted FOR VALUES IN (2);
     INSERT INTO parted SELECT i, i % 3, 'v' FROM generate_series(1, 900) i;
+    CREATE TABLE changing(id int PRIMARY KEY, n int, v text);
+    INSERT INTO changing SELECT i, 0, 'v' || i FROM generate_series(1, 400) i;
+    CREATE TABLE growing(id int, part int, v text, PRIMARY KEY (id, part)) PARTITION BY LIST (part);
+    CREATE TABLE growing_0 PARTITION OF growing FOR VALUES IN (0);
+    INSERT INTO growing SELECT i, 0, 'v' FROM generate_series(1, 200) i;
     ANALYZE";
 
 /// What the writers did.
@@ -92,6 +100,7 @@ impl Load {
         for number in 1..=2 {
             load.writer(url, Box::new(Mixed::new(Random::new(seed).part(number), number)));
         }
+        load.writer(url, Box::new(Changes { random: Random::new(seed).part(3), step: 0 }));
         load
     }
 
@@ -355,5 +364,86 @@ impl Transactions for Mixed {
 
     fn pause(&mut self) -> u64 {
         5 + self.random.below(25)
+    }
+}
+
+/// Writes into two tables and changes what they are: columns that come, go, are renamed or get
+/// another type, other keys and identities, rewrites, the table made anew; partitions that come with
+/// rows in them and go. Now and then within a transaction that also writes.
+struct Changes {
+    random: Random,
+    step: u64,
+}
+
+/// Between two changes, so that the stream has versions between them.
+const WRITES_PER_CHANGE: u64 = 12;
+
+impl Changes {
+    fn write(&mut self) -> String {
+        let r = &mut self.random;
+        let (k, m, s) = (r.below(400) + 1, r.below(23), self.step);
+        match r.below(7) {
+            0 => format!("UPDATE changing SET n = {s} WHERE id % 23 = {m}"),
+            1 => format!(
+                "INSERT INTO changing(id, n, v) VALUES ({k}, {s}, 'i') ON CONFLICT (id) DO UPDATE SET v = 'c{m}'"
+            ),
+            2 => format!("DELETE FROM changing WHERE id IN ({k}, {k} + 1)"),
+            3 => format!(
+                "UPDATE changing SET id = id + 1000 WHERE id = {k} AND NOT EXISTS (SELECT FROM changing WHERE id = {k} + 1000)"
+            ),
+            4 => format!("DELETE FROM changing WHERE id > 1000 AND id % 3 = {}", m % 3),
+            5 => format!("UPDATE growing SET v = 'u{s}' WHERE id % 23 = {m}"),
+            _ => format!(
+                "INSERT INTO growing VALUES ({k}, 0, 'i{s}') ON CONFLICT DO NOTHING; DELETE FROM growing WHERE id % 50 = {m}"
+            ),
+        }
+    }
+
+    fn change(&mut self) -> String {
+        let r = &mut self.random;
+        let (x, y, p) = (r.below(4), r.below(4), r.below(5) + 1);
+        let write = self.write();
+        match self.random.below(20) {
+            0 | 1 => format!("ALTER TABLE changing ADD COLUMN IF NOT EXISTS x{x} int"),
+            2 => format!("ALTER TABLE changing ADD COLUMN IF NOT EXISTS x{x} text DEFAULT 'd{y}'"),
+            3 | 4 => format!("ALTER TABLE changing DROP COLUMN IF EXISTS x{x}"),
+            5 => format!(
+                "ALTER TABLE changing DROP COLUMN IF EXISTS x{x}, ADD COLUMN x{x} text; UPDATE changing SET x{x} = 't' WHERE id < 20"
+            ),
+            6 => format!("ALTER TABLE changing RENAME COLUMN x{x} TO x{y}"),
+            7 => "ALTER TABLE changing ALTER COLUMN n TYPE bigint".to_owned(),
+            8 => "ALTER TABLE changing ALTER COLUMN n TYPE int".to_owned(),
+            9 => "VACUUM FULL changing".to_owned(),
+            10 => "TRUNCATE changing; INSERT INTO changing(id, n, v) SELECT i, 1, 't' FROM generate_series(1, 300) i".to_owned(),
+            11 => "BEGIN; DROP TABLE changing; CREATE TABLE changing(id int PRIMARY KEY, n int, v text, x0 text); \
+                   INSERT INTO changing SELECT i, 2, 'made anew', 'x' FROM generate_series(1, 350) i; COMMIT"
+                .to_owned(),
+            12 => "ALTER TABLE changing REPLICA IDENTITY FULL".to_owned(),
+            13 => "ALTER TABLE changing REPLICA IDENTITY DEFAULT".to_owned(),
+            14 => format!(
+                "BEGIN; {write}; ALTER TABLE changing ADD COLUMN IF NOT EXISTS x{x} int; \
+                 UPDATE changing SET x{x} = 1 WHERE id < 30; COMMIT"
+            ),
+            15 => format!("BEGIN; {write}; ALTER TABLE changing DROP COLUMN IF EXISTS x{x}; ROLLBACK"),
+            16 => format!(
+                "BEGIN; CREATE TABLE IF NOT EXISTS growing_{p} (LIKE growing INCLUDING ALL); \
+                 INSERT INTO growing_{p} SELECT i, {p}, 'attached' FROM generate_series(1, 100) i; \
+                 ALTER TABLE growing ATTACH PARTITION growing_{p} FOR VALUES IN ({p}); COMMIT"
+            ),
+            17 => format!("CREATE TABLE growing_{p} PARTITION OF growing FOR VALUES IN ({p})"),
+            18 => format!("DROP TABLE IF EXISTS growing_{p}"),
+            _ => "ALTER TABLE changing DROP CONSTRAINT changing_pkey, ADD PRIMARY KEY (id)".to_owned(),
+        }
+    }
+}
+
+impl Transactions for Changes {
+    fn next(&mut self) -> String {
+        self.step += 1;
+        if self.step.is_multiple_of(WRITES_PER_CHANGE) { self.change() } else { self.write() }
+    }
+
+    fn pause(&mut self) -> u64 {
+        40 + self.random.below(80)
     }
 }

@@ -2,7 +2,7 @@
 
 use tokio::runtime::Handle;
 
-use crate::cli::output::VerifyOutput;
+use crate::cli::output::{VerifyOutput, VerifyTable};
 use crate::config::Config;
 use crate::error::{Error, Kind, Result};
 use crate::handoff::follow::{OpenTable, Target};
@@ -13,10 +13,13 @@ use crate::handoff::session::{Session, blocking};
 use crate::handoff::tables as lake_tables;
 use crate::lake::Event;
 use crate::observe::stop::StopSignal;
-use crate::source::catalog::{self, quote_literal};
+use crate::source::catalog::{self, TableInfo, quote_literal};
 use crate::source::slot::{self, SlotOptions};
 use crate::source::wire::{SessionKind, Wire};
 use crate::verify::{Comparison, VERIFIED_EVENT};
+
+/// Positions at which a comparison is tried, where tables change at the source all the while.
+const ATTEMPTS: usize = 5;
 
 /// Compares source and lake; no `wanted` means all tables of the pipeline.
 ///
@@ -44,11 +47,29 @@ pub async fn verify(config: &Config, wanted: &[String], stop: &StopSignal) -> Re
         _ => return Err(not_live()),
     }
 
+    for _ in 0..ATTEMPTS {
+        if let Some(output) = once(&mut session, wanted, stop).await? {
+            note(&mut session, &output).await;
+            return Ok(output);
+        }
+    }
+    Err(Error::transient("tables changed at the source during every comparison")
+        .next("run verify again when nobody alters tables"))
+}
+
+/// One comparison; none where a table changed at the source in between, so that it can't be read as
+/// it was at the position.
+async fn once(
+    session: &mut Session,
+    wanted: &[String],
+    stop: &StopSignal,
+) -> Result<Option<VerifyOutput>> {
     // Changes of tables first: they may need a position of their own.
     let now = catalog::insert_lsn(&session.client, session.server.in_recovery).await?;
-    live::stream(&mut session, Target::Lsn(now), Newcomers::Wait, stop).await?;
+    live::stream(session, Target::Lsn(now), Newcomers::Wait, stop).await?;
+    let before = lake_tables::look(session).await?.infos;
 
-    let (source, name) = (session.source.clone(), temporary_name(&config.name));
+    let (source, name) = (session.source.clone(), temporary_name(&session.config.name));
     let (boundary, keeper) = blocking(move || {
         let mut wire = Wire::connect(&source, SessionKind::Replication)?;
         let options = SlotOptions { temporary: true, ..SlotOptions::default() };
@@ -57,13 +78,52 @@ pub async fn verify(config: &Config, wanted: &[String], stop: &StopSignal) -> Re
     })
     .await?;
     let at = boundary.base();
-    let reached = live::stream(&mut session, Target::Lsn(at), Newcomers::Wait, stop).await?;
+    let reached = live::stream(session, Target::Lsn(at), Newcomers::Wait, stop).await?;
     if reached != at {
-        return Err(Error::transient(format!("the lake came to {reached}, not to {at}"))
-            .next("run verify again"));
+        tracing::info!(%at, %reached, "a table was read again meanwhile; comparing at a later position");
+        return Ok(None);
     }
-    let found = lake_tables::look(&session).await?;
-    let tables = lake_tables::open(&mut session, &found, &Default::default()).await?.tables;
+    let compared = compare_at(session, boundary.snapshot().as_str(), wanted, stop).await;
+    drop(keeper);
+    let unsure = match &compared {
+        Ok(tables) => tables.iter().any(|table| !table.equal),
+        Err(_) => !stop.is_set(),
+    };
+    // A snapshot shows a table's old rows, but not the files or columns that it had.
+    if unsure && let Some(table) = altered(&before, &lake_tables::look(session).await?.infos) {
+        tracing::info!(table, "changed at the source meanwhile; comparing at a later position");
+        return Ok(None);
+    }
+    let tables = compared?;
+    let equal = tables.iter().all(|table| table.equal);
+    Ok(Some(VerifyOutput { equal, at, tables }))
+}
+
+/// A table that is not as it was: gone, altered, or its rows in other files.
+fn altered(before: &[TableInfo], now: &[TableInfo]) -> Option<String> {
+    let files = |info: &TableInfo| -> Vec<(u32, u32)> {
+        info.leaves.iter().map(|leaf| (leaf.oid, leaf.relfilenode)).collect()
+    };
+    let same = |a: &TableInfo, b: &TableInfo| {
+        a.fingerprint() == b.fingerprint()
+            && a.columns_version == b.columns_version
+            && files(a) == files(b)
+    };
+    let altered = before.iter().find(|was| {
+        now.iter().find(|info| info.oid == was.oid).is_none_or(|info| !same(was, info))
+    });
+    altered.map(TableInfo::display)
+}
+
+/// Compares the tables with the lake, which is at the position that the snapshot shows.
+async fn compare_at(
+    session: &mut Session,
+    snapshot: &str,
+    wanted: &[String],
+    stop: &StopSignal,
+) -> Result<Vec<VerifyTable>> {
+    let found = lake_tables::look(session).await?;
+    let tables = lake_tables::open(session, &found, &Default::default()).await?.tables;
     let infos = found.infos;
     for entry in session.ledger_mut()?.state().tables.iter().filter(|entry| !entry.is_followed()) {
         let (name, why) = (entry.display(), entry.why.clone().unwrap_or_default());
@@ -73,12 +133,12 @@ pub async fn verify(config: &Config, wanted: &[String], stop: &StopSignal) -> Re
         }
         tracing::warn!(table = name, "is not compared, as it is not followed: {why}");
     }
-    let (source, snapshot) = (session.source.clone(), boundary.snapshot().as_str().to_owned());
+    let (source, snapshot) = (session.source.clone(), snapshot.to_owned());
     let (lake, folder, runtime) =
-        (session.lake.clone(), config.state_dir.clone(), Handle::current());
+        (session.lake.clone(), session.config.state_dir.clone(), Handle::current());
     let wanted = wanted.to_vec();
     let stop = stop.clone();
-    let compared = blocking(move || {
+    blocking(move || {
         std::fs::create_dir_all(&folder).map_err(|e| {
             Error::failed(format!("the state folder {} can't be made", folder.display())).because(e)
         })?;
@@ -108,12 +168,7 @@ pub async fn verify(config: &Config, wanted: &[String], stop: &StopSignal) -> Re
         }
         Ok(compared)
     })
-    .await?;
-    drop(keeper);
-    let output =
-        VerifyOutput { equal: compared.iter().all(|table| table.equal), at, tables: compared };
-    note(&mut session, &output).await;
-    Ok(output)
+    .await
 }
 
 /// Tells whoever watches the pipeline. The comparison holds also where that can't be written down.

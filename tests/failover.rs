@@ -142,6 +142,53 @@ fn a_promoted_standby_is_followed_without_a_gap() {
     }
 }
 
+/// The spool keeps the slot moving, so that the standby can keep it in step during the copy; without
+/// it the slot does not move before the handoff, and the copy starts again on the new server.
+#[test]
+fn a_standby_that_is_promoted_in_mid_copy_serves_the_rest_of_it() {
+    for retain in ["spool", "slot"] {
+        let mut site = Site::new(17, &[]);
+        site.config = site.config.replace(
+            "[handoff]\n",
+            &format!("[handoff]\nretain = \"{retain}\"\nspool_interval = \"100ms\"\n"),
+        );
+        let mut sql = site.sql();
+        sql.run(
+            "CREATE TABLE t(id int PRIMARY KEY, v text);
+             INSERT INTO t SELECT i, repeat('x', 500) FROM generate_series(1, 10000) i; ANALYZE t",
+        );
+        let standby = standby_of(&mut site, &[("sync_replication_slots", "on")]);
+        let mut sql = site.sql();
+        sql.run("ALTER SYSTEM SET synchronized_standby_slots = 'standby'");
+        sql.run("SELECT pg_reload_conf()");
+        site.source = Some(either(&site.server, &standby));
+        let copying = site.pause("handoff.chunk.before").nth(3);
+        let mut running = site.run().pause(&copying).start();
+        copying.reached(&mut running);
+        let slot = format!("FROM pg_replication_slots WHERE slot_name = '{NAME}'");
+        let mut there = Sql::connect(&standby.url(DATABASE));
+        if retain == "spool" {
+            wait_until("the slot to be kept on the standby", PATIENCE, || {
+                change(&mut sql, "in the copy");
+                there.one(&format!("SELECT count(*) {slot} AND synced AND NOT temporary")) == "1"
+            });
+        }
+        change(&mut sql, "the last there");
+        caught_up(&site, &standby);
+        site.server.kill9().unwrap();
+        promote(&standby);
+        change(&mut there, "the first here");
+        copying.release();
+        let finished = running.finish().expect_code(0);
+        let kept = finished.stderr.contains("going on with the interrupted snapshot");
+        assert_eq!(kept, retain == "spool", "{}", finished.stderr);
+        site.server = standby;
+        site.run_to_now();
+        site.assert_equal();
+        assert_eq!(site.versions("t").iter().filter(|v| v["kind"] == "handoff").count(), 1);
+    }
+}
+
 #[test]
 fn a_promoted_standby_that_lacks_what_the_lake_holds_is_refused() {
     let mut site = Site::with_rows(17, &[]);

@@ -475,6 +475,35 @@ fn a_snapshot_is_let_go_at_its_age_and_the_copy_goes_on_under_load() {
     pipeline.assert_positions_never_fall("d", "id");
 }
 
+/// Keys of 2,000 bytes, so that few rows are many bytes to remember.
+#[test]
+fn a_table_of_which_more_rows_moved_than_may_be_read_again_is_copied_whole() {
+    let mut pipeline = Pipeline::new(TestDb::new(usual(), "resume_limit"));
+    pipeline.config = pipeline.config.replace("1MiB", "4MiB");
+    pipeline.config += "[limits]\nreread_bytes = \"1MiB\"\n";
+    let mut sql = pipeline.sql();
+    sql.run(
+        "CREATE TABLE d(id int NOT NULL, k text PRIMARY KEY, n int, blob text, pad text);
+         ALTER TABLE d ALTER k SET STORAGE PLAIN, ALTER blob SET STORAGE EXTERNAL;
+         INSERT INTO d SELECT i, lpad(i::text, 2000, 'k'), 0, repeat('b', 3000)
+         FROM generate_series(1, 3000) i;
+         DELETE FROM d WHERE id <= 1400",
+    );
+    wait_until("the deleted rows to be gone", PATIENCE, || {
+        sql.run("VACUUM (INDEX_CLEANUP ON) d");
+        sql.one("SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'd'") == "0"
+    });
+    kill_after(&pipeline, 1);
+    sql.run("UPDATE d SET n = 1 WHERE id BETWEEN 2000 AND 2900");
+    let moved = "SELECT count(*) FROM d WHERE n = 1 AND (ctid::text::point)[0] < 512";
+    assert!(sql.one(moved).parse::<u32>().unwrap() > 600, "they did not move");
+    let run = pipeline.run().succeed();
+    assert!(run.stderr.contains("than [limits] reread_bytes allows"), "{}", run.stderr);
+    assert_eq!(rereads(&pipeline), 0);
+    assert_handoff_is_source(&pipeline, "d");
+    settled(&pipeline);
+}
+
 #[test]
 fn a_crash_at_any_step_of_boundary_drain_reread_and_publication_is_made_good() {
     let pipeline = table("resume_crashes", true);

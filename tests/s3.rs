@@ -239,3 +239,28 @@ fn uploads_that_fail_in_any_part_leave_no_trace() {
         settled(&pipeline, &bucket);
     }
 }
+
+#[test]
+fn a_copy_that_is_killed_keeps_its_finished_chunks_in_the_bucket() {
+    let (pipeline, bucket) = pipeline("s3_resume");
+    for (nth, kept) in [(3, None), (2, Some("chunks=2"))] {
+        let before = pipeline.pause("handoff.chunk.before").nth(nth);
+        let mut running = pipeline.run().pause(&before).start();
+        before.reached(&mut running);
+        wait_until("the chunks to be recorded", PATIENCE, || {
+            let status = pipeline.status();
+            let tables = status["tables"].as_array().unwrap();
+            let copied = tables.iter().map(|table| table["chunks_copied"].as_u64().unwrap());
+            copied.sum::<u64>() == if kept.is_none() { 2 } else { 3 }
+        });
+        let killed = running.kill9();
+        let said = |words: &str| killed.stderr.contains(words);
+        assert!(kept.is_none_or(said), "{}", killed.stderr);
+        change(&pipeline, nth as usize);
+    }
+    let run = pipeline.run().succeed();
+    assert!(run.stderr.contains("chunks=3"), "{}", run.stderr);
+    change(&pipeline, 9);
+    pipeline.run_to_now();
+    settled(&pipeline, &bucket);
+}

@@ -156,6 +156,56 @@ fn a_connection_cut_in_the_middle_of_a_message_costs_nothing() {
     }
 }
 
+/// The timers of the program's connections to the port, by `/proc/net/tcp`: whether it is the
+/// keepalive's, and in how many seconds it fires. On our side, or on the server's.
+fn keepalives(running: &Running, port: u16, ours: bool) -> Vec<(bool, u64)> {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let sockets: Vec<Vec<&str>> =
+        table.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+    let port_of = |address: &str| u16::from_str_radix(&address[9..], 16).unwrap();
+    let fds = std::fs::read_dir(format!("/proc/{}/fd", running.pid())).unwrap();
+    let inodes: Vec<String> = fds
+        .filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok())
+        .filter_map(|link| {
+            let link = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+            Some(link.to_owned())
+        })
+        .collect();
+    let mine = sockets.iter().filter(|socket| {
+        port_of(socket[2]) == port && inodes.iter().any(|inode| inode == socket[9])
+    });
+    let mut found = Vec::new();
+    for socket in mine {
+        let side = if ours {
+            socket
+        } else {
+            let back = |other: &&&Vec<&str>| other[1] == socket[2] && other[2] == socket[1];
+            sockets.iter().find(|other| back(&other)).unwrap()
+        };
+        let (kind, jiffies) = side[5].split_once(':').unwrap();
+        found.push((kind == "02", u64::from_str_radix(jiffies, 16).unwrap() / 100));
+    }
+    found
+}
+
+/// A peer that is gone without a word is found by its system's silence, on both sides, also where
+/// nothing is expected of it for hours.
+#[test]
+fn connections_that_wait_are_watched_by_keepalives_on_both_sides() {
+    let site = site(16, &[]);
+    let copying = site.pause("handoff.chunk.before").nth(2);
+    let mut running = site.run().pause(&copying).start();
+    copying.reached(&mut running);
+    for ours in [true, false] {
+        wait_until("keepalive timers on every connection", PATIENCE, || {
+            let timers = keepalives(&running, site.server.port(), ours);
+            timers.len() >= 3 && timers.iter().all(|(keepalive, in_s)| *keepalive && *in_s <= 30)
+        });
+    }
+    copying.release();
+    running.finish().expect_code(0);
+}
+
 #[test]
 fn a_network_that_swallows_everything_is_noticed_in_the_copy() {
     let mut site = site(17, &[]);

@@ -37,6 +37,9 @@ pub struct CopyRun {
     pub source: ConnectOptions,
     /// Names of the snapshot, each exported by another connection: one is enough.
     pub snapshots: Vec<String>,
+    /// The transactions it shows, as `pg_current_snapshot()` prints it: a name may be another
+    /// snapshot's on another server.
+    pub shows: Option<String>,
     /// The position it shows.
     pub base: Lsn,
     /// The tables, by their index in the pipeline.
@@ -177,7 +180,16 @@ fn import(run: &CopyRun) -> Result<Wire> {
     for name in &run.snapshots {
         match inside(&run.source, name) {
             Err(e) if is_gone(&e) => gone = e,
-            result => return result,
+            Err(e) => return Err(e),
+            Ok(mut wire) => {
+                let found = wire.simple_query("SELECT pg_catalog.pg_current_snapshot()::text")?;
+                let found = found.into_iter().flatten().flatten().next();
+                if run.shows.is_none() || found == run.shows {
+                    return Ok(wire);
+                }
+                gone = Error::transient(format!("the snapshot {name} is another one now"))
+                    .next("the copy goes on at a new one by itself");
+            }
         }
     }
     Err(gone)

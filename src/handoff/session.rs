@@ -15,11 +15,11 @@ use crate::handoff::spool;
 use crate::lake::{Lake, Ledger, Phase, PipelineState, SourceIdentity};
 use crate::observe::metrics::Metrics;
 use crate::source::catalog::{self, ServerInfo, TableInfo};
-use crate::source::client;
-use crate::source::options::{ConnectOptions, Secret};
+use crate::source::client::{self, query_error};
+use crate::source::options::{ConnectOptions, History, Secret};
 use crate::source::slot::{self, SlotInfo, SlotOptions};
 use crate::source::types::TypeCatalog;
-use crate::source::wire::{SessionKind, SystemId, Wire};
+use crate::source::wire::{ServerSession, SessionKind, SystemId, Wire};
 
 /// The first version with slots that standbys keep in step.
 const FAILOVER_VERSION: u32 = 170_000;
@@ -39,8 +39,10 @@ pub struct Session {
     pub config: Config,
     /// How to reach the source.
     pub source: ConnectOptions,
-    /// The catalog connection.
+    /// The catalog connection, to the server of [`ConnectOptions::history`].
     pub client: Client,
+    /// It, as other connections to the same server see it.
+    pub anchor: ServerSession,
     /// The server.
     pub server: ServerInfo,
     /// Its identity, from `IDENTIFY_SYSTEM`.
@@ -79,10 +81,15 @@ impl Session {
     /// # Errors
     /// Anything that is not reachable, and a lake of another pipeline.
     pub async fn open(config: &Config) -> Result<Session> {
-        let source = connect_options(config)?;
+        let mut source = connect_options(config)?;
         let client = client::connect(&source).await?;
         let server = ServerInfo::load(&client).await?;
-        let system = identify(&source).await?;
+        let anchor = own_session(&client).await?;
+        let system = look_at(&source, anchor.clone()).await?;
+        source.history = Some(History {
+            system_identifier: system.system_identifier,
+            timeline: system.timeline,
+        });
         let lake = Lake::open_patiently(config.lake()?, config.limits.retry_for)?;
         let ledger = Ledger::open(&lake).await?;
         if let Some(ledger) = &ledger {
@@ -92,6 +99,7 @@ impl Session {
             config: config.clone(),
             source,
             client,
+            anchor,
             server,
             system,
             lake,
@@ -351,6 +359,29 @@ fn as_ruled<'a>(slot: &SlotInfo, names: &'a (String, String)) -> rules::Slot<'a>
 }
 
 /// The server's identity and the end of its log.
+/// The system that `session` is on.
+async fn look_at(source: &ConnectOptions, session: ServerSession) -> Result<SystemId> {
+    let source = source.clone();
+    blocking(move || {
+        let mut wire = Wire::connect(&source, SessionKind::Replication)?;
+        wire.must_know(&session)?;
+        wire.identify_system()
+    })
+    .await
+}
+
+async fn own_session(client: &Client) -> Result<ServerSession> {
+    let failed = |e| query_error("looking at our own session", e);
+    let rows = client.simple_query(ServerSession::QUERY).await.map_err(failed)?;
+    let row = rows.iter().find_map(|message| match message {
+        tokio_postgres::SimpleQueryMessage::Row(row) => {
+            ServerSession::of((0..row.len()).map(|i| row.get(i).map(str::to_owned)))
+        }
+        _ => None,
+    });
+    row.ok_or_else(|| Error::failed("the server does not know our session").next("report this"))
+}
+
 async fn identify(source: &ConnectOptions) -> Result<SystemId> {
     let source = source.clone();
     blocking(move || Wire::connect(&source, SessionKind::Replication)?.identify_system()).await

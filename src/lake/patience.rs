@@ -92,7 +92,8 @@ impl Patience {
 
     /// The error of an operation that was tried for long enough.
     pub(super) fn gave_up(&self, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> GaveUp {
-        GaveUp { after: self.retry_for, cause: cause.into() }
+        let stopping = self.ended.flag.load(Ordering::Acquire);
+        GaveUp { after: self.retry_for, stopping, cause: cause.into() }
     }
 }
 
@@ -145,15 +146,19 @@ fn jittered(full: Duration) -> Duration {
     full / 2 + full.mul_f64(f64::from(random) / f64::from(u32::MAX) / 2.0)
 }
 
-/// A store did not recover in the time it was given.
+/// A store did not recover in the time it was given, or until the program was to end.
 #[derive(Debug)]
 pub(super) struct GaveUp {
     after: Duration,
+    stopping: bool,
     cause: Box<dyn StdError + Send + Sync>,
 }
 
 impl fmt::Display for GaveUp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.stopping {
+            return write!(f, "the store failed, and was not tried again: {}", self.cause);
+        }
         write!(
             f,
             "the store did not recover within {} ([limits] retry_for): {}",
@@ -171,8 +176,8 @@ impl StdError for GaveUp {
 
 /// The kind of an error that the store or the disk is at the bottom of; `None` if neither is.
 pub(super) fn kind_of(error: &(dyn StdError + 'static)) -> Option<Kind> {
-    if error.is::<GaveUp>() {
-        return Some(Kind::Failed);
+    if let Some(gave_up) = error.downcast_ref::<GaveUp>() {
+        return Some(if gave_up.stopping { Kind::Transient } else { Kind::Failed });
     }
     if let Some(store) = error.downcast_ref::<StoreError>() {
         return Some(kind_of_store(store));

@@ -141,6 +141,15 @@ impl SessionTarget {
     }
 }
 
+/// One history of one server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct History {
+    /// `system_identifier`: made by initdb, kept by standbys and restored copies.
+    pub system_identifier: u64,
+    /// Another one after each promotion.
+    pub timeline: u32,
+}
+
 /// Everything needed to reach one database as one role.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
@@ -177,6 +186,9 @@ pub struct ConnectOptions {
     pub extra_options: Option<String>,
     /// Which of the hosts will do.
     pub target: SessionTarget,
+    /// What a replication connection must find, once it is known: where there are several hosts, or
+    /// a name that moves, another server may answer at any time.
+    pub history: Option<History>,
     /// `hostaddr`, one for each host or none.
     addresses: Vec<Option<IpAddr>>,
     /// Passwords of the password file, one for each host.

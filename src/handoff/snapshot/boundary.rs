@@ -24,15 +24,23 @@ use crate::source::options::ConnectOptions;
 use crate::source::slot::{self, Boundary, SlotOptions};
 use crate::source::wire::{LOCK_TIMEOUT, SessionKind, Wire};
 
+/// A snapshot, exported once more by the connection that holds the locks, so that losing the first
+/// exporter does not lose the boundary.
+pub struct Again {
+    /// Its other name.
+    pub name: String,
+    /// Which transactions it shows, as `pg_current_snapshot()` prints it.
+    pub shows: String,
+}
+
 /// An exported snapshot and the connections that keep it.
 pub struct Exported {
     /// The position it shows.
     pub base: Lsn,
     /// Its name.
     pub snapshot: String,
-    /// Its other name: the connection that holds the locks exports it again, so that losing the
-    /// first exporter does not lose the boundary.
-    pub again: Option<String>,
+    /// Once the tables are locked.
+    pub again: Option<Again>,
     /// When it was made.
     pub made: Instant,
     _keepers: Vec<Wire>,
@@ -126,8 +134,8 @@ fn export_apart(source: &ConnectOptions, name: &str) -> Result<Exported> {
 }
 
 /// Locks every leaf in share mode inside the snapshot, and looks whether the tables are still as
-/// they were found before it was made. Gives the connection, which is to be kept, and the name
-/// under which it exports the snapshot again.
+/// they were found before it was made. Gives the connection, which is to be kept, and the snapshot
+/// that it exports again.
 ///
 /// # Errors
 /// Transient: a table changed in that moment.
@@ -135,7 +143,7 @@ pub async fn lock<'t>(
     session: &Session,
     snapshot: &str,
     tables: impl IntoIterator<Item = (&'t TableInfo, &'t Arc<TablePlan>)>,
-) -> Result<(Wire, String)> {
+) -> Result<(Wire, Again)> {
     let tables: Vec<_> = tables.into_iter().collect();
     let leaves: Vec<String> = tables
         .iter()
@@ -143,13 +151,19 @@ pub async fn lock<'t>(
         .map(|leaf| sql_name(&leaf.schema, &leaf.name))
         .collect();
     let (source, snapshot) = (session.source.clone(), snapshot.to_owned());
+    let anchor = session.anchor.clone();
     let (wire, again) = blocking(move || {
         let mut wire = inside(&source, &snapshot)?;
-        let rows = wire.simple_query("SELECT pg_catalog.pg_export_snapshot()")?;
-        let again = rows.into_iter().flatten().flatten().next();
-        let again = again.ok_or_else(|| {
-            Error::transient("the server exported no snapshot").next("it is tried again by itself")
-        })?;
+        wire.must_know(&anchor)?;
+        let rows = wire.simple_query(
+            "SELECT pg_catalog.pg_export_snapshot(), pg_catalog.pg_current_snapshot()::text",
+        )?;
+        let mut row = rows.into_iter().flatten().flatten();
+        let (Some(name), Some(shows)) = (row.next(), row.next()) else {
+            return Err(Error::transient("the server exported no snapshot")
+                .next("it is tried again by itself"));
+        };
+        let again = Again { name, shows };
         for leaves in leaves.chunks(100) {
             wire.simple_query(&format!(
                 "LOCK TABLE ONLY {} IN ACCESS SHARE MODE",

@@ -201,13 +201,15 @@ impl Work {
         let queue = Arc::new(Queue::new(tasks, until, workers));
         let progress = show(session, run);
         let stopped = Arc::new(AtomicBool::new(false));
+        let again = boundary.again.as_ref();
         let copy = CopyRun {
             source: session.source.clone(),
-            snapshots: [Some(&boundary.snapshot), boundary.again.as_ref()]
+            snapshots: [Some(&boundary.snapshot), again.map(|again| &again.name)]
                 .into_iter()
                 .flatten()
                 .cloned()
                 .collect(),
+            shows: again.map(|again| again.shows.clone()),
             base: boundary.base,
             plans: run.tables.iter().map(|table| table.plan.clone()).collect(),
             lake: session.lake.clone(),

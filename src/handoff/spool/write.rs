@@ -33,8 +33,8 @@ use crate::handoff::rules;
 use crate::lake::{Lake, SpoolState};
 use crate::position::Lsn;
 use crate::source::options::ConnectOptions;
-use crate::source::wire::{Frame, Replication, SessionKind, Wire};
-use crate::source::{client, slot};
+use crate::source::slot;
+use crate::source::wire::{Frame, Replication, SessionKind, Wire, is_other_server};
 
 const TICK: Duration = Duration::from_millis(100);
 /// Messages between two looks at the clock.
@@ -170,7 +170,8 @@ impl Writer {
             match self.session() {
                 Ok(SessionEnd::Stopped | SessionEnd::Alone) => return End::Stopped,
                 Ok(SessionEnd::Full) => return End::Full,
-                Err(error) if error.is_transient() => {
+                // Of another server the run must know first whether it continues the history.
+                Err(error) if error.is_transient() && !is_other_server(&error) => {
                     if self.recorded > before {
                         wait = FIRST_WAIT;
                     }
@@ -223,10 +224,8 @@ impl Writer {
     /// the slot's confirmed position is moved up to it without a word.
     fn prove(&self) -> Result<()> {
         let Settings { source, slot, .. } = &self.settings;
-        let found = self.runtime.block_on(async {
-            let client = client::connect(source).await?;
-            slot::slot_info(&client, slot).await
-        })?;
+        let mut wire = Wire::connect(source, SessionKind::Replication)?;
+        let found = slot::slot_info_over(&mut wire, slot)?;
         let found = found.as_ref().map(|slot| rules::Slot {
             database: slot.database.as_deref().unwrap_or_default(),
             plugin: slot.plugin.as_deref().unwrap_or_default(),

@@ -178,6 +178,7 @@ pub(super) fn build(given: Given, around: &Surroundings) -> Result<ConnectOption
                 ("standby", SessionTarget::Standby),
             ],
         )?,
+        history: None,
         addresses,
         filed,
         passfile_note,

@@ -279,25 +279,37 @@ impl SlotRow {
     }
 }
 
-async fn slots(client: &Client, condition: &str, value: &str) -> Result<Vec<SlotInfo>> {
-    // As JSON, since the view's columns differ from 13 to 18.
-    let sql = format!(
+// As JSON, since the view's columns differ from 13 to 18.
+fn slots_sql(condition: &str) -> String {
+    format!(
         "SELECT pg_catalog.to_jsonb(s)::text,
             pg_catalog.pg_wal_lsn_diff(CASE WHEN pg_catalog.pg_is_in_recovery()
                 THEN pg_catalog.pg_last_wal_replay_lsn()
                 ELSE pg_catalog.pg_current_wal_lsn() END, s.restart_lsn)::int8
         FROM pg_catalog.pg_replication_slots s WHERE {condition} ORDER BY s.slot_name"
-    );
-    let rows = client.query(&sql, &[&value]).await;
+    )
+}
+
+fn slot_row(json: &str) -> Result<SlotRow> {
+    serde_json::from_str(json)
+        .map_err(|e| Error::failed("pg_replication_slots has an unknown shape").because(e))
+}
+
+async fn slots(client: &Client, condition: &str, value: &str) -> Result<Vec<SlotInfo>> {
+    let rows = client.query(&slots_sql(condition), &[&value]).await;
     let rows = rows.map_err(|e| sql_error("looking at the replication slots", e))?;
-    rows.iter()
-        .map(|row| {
-            let slot: SlotRow = serde_json::from_str(field(row, 0)?).map_err(|e| {
-                Error::failed("pg_replication_slots has an unknown shape").because(e)
-            })?;
-            Ok(slot.info(field(row, 1)?))
-        })
-        .collect()
+    rows.iter().map(|row| Ok(slot_row(field(row, 0)?)?.info(field(row, 1)?))).collect()
+}
+
+/// As [`slot_info`], over a connection of which it is known to which server it leads. Blocking.
+///
+/// # Errors
+/// A failing query.
+pub fn slot_info_over(wire: &mut Wire, name: &str) -> Result<Option<SlotInfo>> {
+    let rows = wire.simple_query(&slots_sql(&format!("s.slot_name = {}", quote_literal(name))))?;
+    let Some([Some(json), retained]) = rows.first().map(Vec::as_slice) else { return Ok(None) };
+    let retained = retained.as_deref().and_then(|bytes| bytes.parse().ok());
+    Ok(Some(slot_row(json)?.info(retained)))
 }
 
 /// The slot `name`, of any database, or `None`.

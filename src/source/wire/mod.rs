@@ -43,7 +43,9 @@ pub use cancel::CancelHandle;
 pub use copy::CopyOut;
 pub use error::{DbError, sqlstate};
 use error::{broken, protocol};
-pub use replication::{Frame, Replication, SystemId, TimelineSwitch};
+pub use replication::{
+    Frame, Replication, ServerSession, SystemId, TimelineSwitch, is_other_server,
+};
 pub use session::{LOCK_TIMEOUT, SESSION_SETTINGS};
 pub(crate) use session::{later_settings, version_number};
 pub(crate) use startup::{all_failed, no_tls, unreachable, wrong_target};
@@ -87,11 +89,15 @@ impl Wire {
     /// Connects and logs in, trying the hosts in turn, and applies [`SESSION_SETTINGS`].
     ///
     /// # Errors
-    /// Transient when no server answers (refused, timed out, starting up, full);
-    /// [`Kind::Check`](crate::error::Kind::Check) when it refuses the login or the database is
+    /// Transient when no server answers (refused, timed out, starting up, full), or another one than
+    /// [`ConnectOptions::history`] says ([`is_other_server`]); [`Kind::Check`](crate::error::Kind::Check) when it refuses the login or the database is
     /// missing; [`Kind::Config`](crate::error::Kind::Config) for unusable certificate files.
     pub fn connect(o: &ConnectOptions, kind: SessionKind) -> Result<Wire> {
-        startup::connect(&Arc::new(o.clone()), kind)
+        let mut wire = startup::connect(&Arc::new(o.clone()), kind)?;
+        if let (SessionKind::Replication, Some(expected)) = (kind, o.history) {
+            wire.must_have(expected)?;
+        }
+        Ok(wire)
     }
 
     /// 15.18 is 150018; 0 if the server's text was not understood.

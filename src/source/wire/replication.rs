@@ -11,6 +11,8 @@ use super::error::{broken, protocol};
 use super::{DbError, RawMessage, State, Wire, timed_out};
 use crate::error::{Error, Result};
 use crate::position::Lsn;
+use crate::source::catalog::quote_literal;
+use crate::source::options::History;
 
 /// While lagging, this pause before a read lets many messages come with it: the server sends one
 /// packet a message, and reading each by itself doubles the client's CPU.
@@ -37,6 +39,53 @@ pub struct SystemId {
     pub xlogpos: Lsn,
     /// The database connected to.
     pub database: Option<String>,
+}
+
+/// A session on a server, told from every other one there ever is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerSession {
+    pid: i32,
+    /// Seconds since 1970, as text.
+    began: String,
+}
+
+impl ServerSession {
+    /// Asks for the session that it runs in; [`ServerSession::of`] reads the row.
+    pub const QUERY: &'static str = "SELECT pid::text, \
+         pg_catalog.date_part('epoch', backend_start)::text \
+         FROM pg_catalog.pg_stat_activity WHERE pid = pg_catalog.pg_backend_pid()";
+
+    /// From the row; `None` if it is not understood.
+    pub fn of(mut row: impl Iterator<Item = Option<String>>) -> Option<ServerSession> {
+        Some(ServerSession { pid: row.next()??.parse().ok()?, began: row.next()?? })
+    }
+}
+
+/// Another server answered than the one that was looked at.
+#[derive(Debug, thiserror::Error)]
+#[error("{expected:?} was expected, {found:?} was found")]
+struct OtherServer {
+    expected: History,
+    found: History,
+}
+
+fn other_server(cause: OtherServer) -> Error {
+    let name = |history: &History| {
+        format!("system {} on timeline {}", history.system_identifier, history.timeline)
+    };
+    Error::transient(format!(
+        "the source is another server than a moment ago: {}, not {}",
+        name(&cause.found),
+        name(&cause.expected)
+    ))
+    .next("it is looked whether this one continues the history, and begun anew from there")
+    .because(cause)
+}
+
+/// Whether another server answered than the one that was looked at. Its history must be judged
+/// before anything of it is taken.
+pub fn is_other_server(error: &Error) -> bool {
+    error.cause().is_some_and(|cause| cause.is::<OtherServer>())
 }
 
 /// Where a timeline ended and the next one began.
@@ -67,6 +116,32 @@ impl Wire {
             })
         };
         read().ok_or_else(|| protocol("the answer to IDENTIFY_SYSTEM is not understood"))
+    }
+
+    /// The server must be of this history.
+    pub(super) fn must_have(&mut self, expected: History) -> Result<()> {
+        let SystemId { system_identifier, timeline, .. } = self.identify_system()?;
+        let found = History { system_identifier, timeline };
+        if found == expected { Ok(()) } else { Err(other_server(OtherServer { expected, found })) }
+    }
+
+    /// This connection must lead to the server that `session` is on.
+    ///
+    /// # Errors
+    /// Transient: it does not, or the session is gone.
+    pub fn must_know(&mut self, session: &ServerSession) -> Result<()> {
+        let rows = self.simple_query(&format!(
+            "SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity WHERE pid = {} \
+             AND pg_catalog.date_part('epoch', backend_start)::text = {}",
+            session.pid,
+            quote_literal(&session.began)
+        ))?;
+        let count = rows.into_iter().flatten().flatten().next();
+        match count.as_deref() {
+            Some("1") => Ok(()),
+            _ => Err(Error::transient("the connections to the source reach different servers")
+                .next("it is tried again; if it goes on, name one server in the URL")),
+        }
     }
 
     /// The switches that led to `timeline`, oldest first. Timeline 1 has none, and no history.

@@ -517,3 +517,18 @@ fn the_page_shows_names_as_text_in_a_browser_of_any_width() {
     program.signal("TERM");
     program.finish().expect_code(0);
 }
+
+#[test]
+fn tables_that_are_not_followed_are_counted() {
+    let mut p = pipeline("http_apart");
+    p.config = format!("on_schema_change = \"stop\"\n{}", p.config);
+    let mut running = p.follow();
+    let at = address(&mut running);
+    let count = |state| Scrape::of(at).find("tidegate_unfollowed_tables", state);
+    wait_until("the fence", PATIENCE, || ask(at, "/ready", "").status == 200);
+    assert_eq!((count("stopped"), count("again")), (Some(0.0), Some(0.0)));
+    p.sql().run("ALTER TABLE t ALTER v TYPE int USING id; UPDATE t SET v = 1 WHERE id = 1");
+    wait_until("the stopped table to be counted", PATIENCE, || count("stopped") == Some(1.0));
+    running.signal("TERM");
+    running.finish().expect_code(0);
+}

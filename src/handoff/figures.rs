@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::apply::table::TableApplier;
 use crate::handoff::session::Session;
+use crate::lake::ledger::{AGAIN, STOPPED};
 use crate::lake::{LakeTable, Ledger, LiveFile};
 use crate::observe::metrics::{LedgerFigures, Metrics, TableFigures};
 
@@ -28,6 +29,7 @@ pub fn ledger_figures(ledger: &Ledger) -> LedgerFigures {
     let state = ledger.state();
     let time = |text: &str| Some(chrono::DateTime::parse_from_rfc3339(text).ok()?.to_utc());
     let fence = ledger.fence().filter(|fence| fence.generation == state.generation);
+    let in_phase = |phase| state.tables.iter().filter(|table| table.phase == phase).count() as u64;
     let held = state.boundary.as_ref().filter(|boundary| boundary.held);
     LedgerFigures {
         generation: state.generation,
@@ -38,6 +40,8 @@ pub fn ledger_figures(ledger: &Ledger) -> LedgerFigures {
         fence_at: fence.and_then(|fence| time(&fence.at)),
         snapshot_since: held.and_then(|boundary| time(&boundary.at)),
         spool_bytes: ledger.spool().map_or(0, |spool| spool.bytes),
+        tables_again: in_phase(AGAIN),
+        tables_stopped: in_phase(STOPPED),
     }
 }
 

@@ -358,6 +358,16 @@ pub const FAMILIES: &[Family] = &[
     gauge("tidegate_tables", "tables", "Published tables whose figures are known.", |m, out| {
         out.one(lock(&m.tables).len() as u64);
     }),
+    gauge(
+        "tidegate_unfollowed_tables",
+        "tables",
+        "Tables that no longer get the changes of the stream, by state: again (read again because they changed at the source, or as asked for), stopped (until somebody mends them: `tidegate status` says what).",
+        |m, out| {
+            let ledger = m.ledger();
+            out.with(&[("state", "again")], ledger.tables_again);
+            out.with(&[("state", "stopped")], ledger.tables_stopped);
+        },
+    ),
     gauge("tidegate_table_version", "", "The newest Delta version, by table.", |m, out| {
         each(m, out, |t| t.version as f64);
     }),
@@ -448,6 +458,7 @@ pub fn reference() -> String {
         let labels = match family.name {
             "tidegate_stage_seconds" => " by `stage`",
             "tidegate_retries" => " by `kind`",
+            "tidegate_unfollowed_tables" => " by `state`",
             name if name.starts_with("tidegate_table_") => " by `table`",
             _ => "",
         };

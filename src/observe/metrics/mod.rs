@@ -94,6 +94,10 @@ pub struct LedgerFigures {
     pub snapshot_since: Option<DateTime<Utc>>,
     /// Bytes of the spool.
     pub spool_bytes: u64,
+    /// Tables that are read again.
+    pub tables_again: u64,
+    /// Tables that are followed no longer.
+    pub tables_stopped: u64,
 }
 
 /// One look at the source.

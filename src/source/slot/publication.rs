@@ -390,9 +390,24 @@ pub async fn ensure_publication(
     publication.created = created;
     publication.contract_digest = publication.contract_of(tables.iter().map(|t| t.oid));
     match as_error(&problems(&publication, tables)) {
-        Some(error) => Err(error),
+        Some(error) => Err(dropped(client, tables).await?.unwrap_or(error)),
         None => Ok(publication),
     }
+}
+
+/// The error that says so where one of the tables was dropped since they were looked at, be there
+/// another one of its name or not.
+async fn dropped(client: &Client, tables: &[TableInfo]) -> Result<Option<Error>> {
+    let oids: Vec<u32> = tables.iter().map(|table| table.oid).collect();
+    let sql = "SELECT oid FROM pg_catalog.pg_class WHERE oid = ANY($1)";
+    let rows = client.query(sql, &[&oids]).await;
+    let rows = rows.map_err(|e| sql_error("looking at the tables of a publication", e))?;
+    let there: Vec<u32> = rows.iter().map(|row| field(row, 0)).collect::<Result<_>>()?;
+    let gone = tables.iter().find(|table| !there.contains(&table.oid));
+    Ok(gone.map(|table| {
+        Error::transient(format!("{}: was dropped a moment ago", table.display()))
+            .next("the tables are looked at again by themselves")
+    }))
 }
 
 /// Runs a statement that takes locks on tables. Who waits for one that somebody holds for long
@@ -441,6 +456,12 @@ fn refused(doing: &str, name: &str, error: tokio_postgres::Error) -> Error {
         Some("55P03") => sql_error(&format!("{doing} publication {name}"), error).next(
             "it is tried again; another session holds a lock on one of the tables (pg_locks)",
         ),
+        // A table, its schema or its membership is not as it was a moment ago.
+        Some("42P01" | "3F000" | "42710") => {
+            Error::transient(format!("{doing} publication {name}: a table changed meanwhile"))
+                .because(error)
+                .next("the tables are looked at again by themselves")
+        }
         _ => sql_error(&format!("{doing} publication {name}"), error),
     }
 }

@@ -427,7 +427,7 @@ impl Applier {
                     if error.kind() == Kind::Unfit {
                         let unfit = Unfit {
                             folder: applier.table().folder().to_owned(),
-                            why: error.in_a_line(),
+                            why: error.what().replace('\n', " "),
                         };
                         let mut place =
                             self.shared.unfit.lock().unwrap_or_else(PoisonError::into_inner);

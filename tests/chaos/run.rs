@@ -482,6 +482,10 @@ impl Chaos {
         self.step("verify".to_owned());
         let run = self.p().command(&["verify", "--json"]);
         let finished = run.start().finish_within(LONGEST);
+        // The writers alter tables every second or two; nobody is still for it.
+        if finished.code == Some(1) && finished.stderr.contains("tables changed at the source") {
+            return;
+        }
         assert_eq!(finished.code, Some(0), "verify: {}", finished.output());
         self.figures.verifications += 1;
     }

@@ -57,3 +57,51 @@ fn collect_unexplained(place: &str, value: &serde_json::Value, found: &mut Vec<S
         collect_unexplained(&format!("{place}/{key}"), inner, found);
     }
 }
+
+/// The first literal after each of `openings` in `text`, if it follows at once.
+fn literals_after<'t>(text: &'t str, openings: &[&str]) -> BTreeSet<&'t str> {
+    let mut found = BTreeSet::new();
+    for opening in openings {
+        for (at, _) in text.match_indices(opening) {
+            let rest = text[at + opening.len()..].trim_start();
+            if let Some((id, _)) = rest.strip_prefix('"').and_then(|rest| rest.split_once('"')) {
+                found.insert(id);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_page_of_findings_lists_what_the_code_finds() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(top.join("docs/checks.md")).unwrap();
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let listed: BTreeSet<&str> = rows.map(|(id, _)| id).collect();
+    let mut code = String::new();
+    for file in [
+        "src/source/catalog/mod.rs",
+        "src/source/catalog/resolve.rs",
+        "src/source/check/rules.rs",
+        "src/source/check/table_rules.rs",
+        "src/source/slot/mod.rs",
+        "src/source/slot/publication.rs",
+        "src/cli/commands.rs",
+    ] {
+        let text = std::fs::read_to_string(top.join(file)).unwrap();
+        code += text.split("#[cfg(test)]").next().unwrap();
+    }
+    let openings = [
+        "Finding::error(",
+        "Finding::warning(",
+        "Finding::info(",
+        "self.error(",
+        "scene.error(",
+        "return Some((",
+        " Some((",
+        "=> (",
+    ];
+    let found = literals_after(&code, &openings);
+    assert!(found.len() > 40, "{found:?}");
+    assert_eq!(listed, found, "docs/checks.md is not what the code finds");
+}

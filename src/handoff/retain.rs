@@ -81,6 +81,7 @@ impl Retention {
         let config = &session.config;
         let settings = Settings {
             source: session.source.clone(),
+            anchor: session.anchor.clone(),
             slot: config.name.clone(),
             options: self.options.clone(),
             lake,

@@ -135,7 +135,11 @@ impl Run<'_> {
                     return Ok(self.seen.fence);
                 }
                 Err(error) if self.stop.is_set() => return Err(error),
-                Err(error) if error.is_transient() => self.wait(error).await?,
+                Err(error) if error.is_transient() => {
+                    if !self.wait(error).await? {
+                        return Ok(self.seen.fence);
+                    }
+                }
                 Err(error) if rules::is_lost_history(&error) => self.start_over(error)?,
                 Err(error) => return Err(error),
             }
@@ -241,7 +245,8 @@ impl Run<'_> {
     }
 
     /// Waits before the next attempt, longer each time while there is no progress.
-    async fn wait(&mut self, error: Error) -> Result<()> {
+    /// False: a stop was asked for meanwhile.
+    async fn wait(&mut self, error: Error) -> Result<bool> {
         let seen = self.seen;
         let trouble = match &mut self.trouble {
             Some(trouble) if seen <= trouble.at => trouble,
@@ -264,8 +269,8 @@ impl Run<'_> {
         );
         trouble.wait = (trouble.wait * 2).min(LONGEST_WAIT);
         tokio::select! {
-            () = tokio::time::sleep(wait) => Ok(()),
-            () = self.stop.requested() => Err(error),
+            () = tokio::time::sleep(wait) => Ok(true),
+            () = self.stop.requested() => Ok(false),
         }
     }
 

@@ -34,7 +34,7 @@ use crate::lake::{Lake, SpoolState};
 use crate::position::Lsn;
 use crate::source::options::ConnectOptions;
 use crate::source::slot;
-use crate::source::wire::{Frame, Replication, SessionKind, Wire, is_other_server};
+use crate::source::wire::{Frame, Replication, ServerSession, SessionKind, Wire, is_other_server};
 
 const TICK: Duration = Duration::from_millis(100);
 /// Messages between two looks at the clock.
@@ -51,6 +51,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 pub struct Settings {
     /// The source.
     pub source: ConnectOptions,
+    /// A session of its server.
+    pub anchor: ServerSession,
     /// The slot.
     pub slot: String,
     /// The stream's options.
@@ -223,8 +225,9 @@ impl Writer {
     /// With the slot held: does it still send everything from what is recorded on? A start below
     /// the slot's confirmed position is moved up to it without a word.
     fn prove(&self) -> Result<()> {
-        let Settings { source, slot, .. } = &self.settings;
-        let mut wire = Wire::connect(source, SessionKind::Replication)?;
+        let Settings { source, slot, anchor, .. } = &self.settings;
+        let mut wire = Wire::connect(source, SessionKind::Query)?;
+        wire.must_know(anchor)?;
         let found = slot::slot_info_over(&mut wire, slot)?;
         let found = found.as_ref().map(|slot| rules::Slot {
             database: slot.database.as_deref().unwrap_or_default(),

@@ -20,9 +20,10 @@ use tokio::runtime::Handle;
 
 use crate::apply::table::{Compacted, TableApplier};
 use crate::config::{Config, Maintenance};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::failpoint;
 use crate::handoff::follow::{hold, stream_options};
+use crate::handoff::ownership;
 use crate::handoff::rules::{Refusal, Resume};
 use crate::handoff::session::{Session, blocking};
 use crate::handoff::spool::source::Source;
@@ -212,8 +213,7 @@ pub async fn compact(
     let mut session = Session::open(config).await?;
     let fence = session.ledger_mut()?.fence().map(|fence| fence.lsn).unwrap_or_default();
     match session.resume(fence).await? {
-        Resume::Stream { .. } => {}
-        Resume::Refuse(Refusal::SlotInUse) => return Ok(None),
+        Resume::Stream { .. } | Resume::Refuse(Refusal::SlotInUse) => {}
         Resume::Refuse(refusal) => {
             return Err(Error::from(refusal).at(format!("slot {}", config.name)));
         }
@@ -222,11 +222,24 @@ pub async fn compact(
                 .next("publish them with `tidegate run`"));
         }
     }
+    let ours = match ownership::take(&mut session, stop).await {
+        Ok(Some(ours)) => ours,
+        Ok(None) => return Ok(Some(0)),
+        Err(error) if error.kind() == Kind::Fenced => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let result = compact_alone(session, folders, stop).await;
+    ownership::end(config, Some(ours), result).await.map(Some)
+}
+
+async fn compact_alone(mut session: Session, folders: &[String], stop: &StopSignal) -> Result<u64> {
+    let config = session.config.clone();
+    let fence = session.ledger()?.fence().map(|fence| fence.lsn).unwrap_or_default();
     let found = tables::look(&session).await?;
     let tables = tables::open(&mut session, &found, &Default::default()).await?.tables;
     let mut ledger = session.take_ledger()?;
     let plans: Vec<_> = tables.iter().map(|open| open.plan.clone()).collect();
-    let options = stream_options(config, session.server.version, &plans)?;
+    let options = stream_options(&config, session.server.version, &plans)?;
     let (mut appliers, source) = hold(&session, &mut ledger, tables, &options, fence).await?;
     let mut bounds = bounds(&config.maintenance);
     // By hand is thorough: any two small files are merged.
@@ -249,7 +262,7 @@ pub async fn compact(
         }
         made
     });
-    made.await.map(Some)
+    made.await
 }
 
 /// Holds a slot without taking anything from it.

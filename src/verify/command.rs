@@ -1,5 +1,7 @@
 //! Names a position by a temporary slot, brings the lake to it, and compares table by table.
 
+use std::time::Duration;
+
 use tokio::runtime::Handle;
 
 use crate::cli::output::{VerifyOutput, VerifyTable};
@@ -7,7 +9,8 @@ use crate::config::Config;
 use crate::error::{Error, Kind, Result};
 use crate::handoff::follow::{OpenTable, Target};
 use crate::handoff::live::{self, Newcomers};
-use crate::handoff::rules::Resume;
+use crate::handoff::ownership;
+use crate::handoff::rules::{Refusal, Resume};
 use crate::handoff::run::refuse;
 use crate::handoff::session::{Session, blocking};
 use crate::handoff::tables as lake_tables;
@@ -18,8 +21,10 @@ use crate::source::slot::{self, SlotOptions};
 use crate::source::wire::{SessionKind, Wire};
 use crate::verify::{Comparison, VERIFIED_EVENT};
 
-/// Positions at which a comparison is tried, where tables change at the source all the while.
+/// How often a comparison is begun, where something passing comes in between: tables that change at
+/// the source, a connection that is lost.
 const ATTEMPTS: usize = 5;
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Compares source and lake; no `wanted` means all tables of the pipeline.
 ///
@@ -27,6 +32,24 @@ const ATTEMPTS: usize = 5;
 /// A pipeline that is not live or that runs, a table it does not have, source or lake failing.
 pub async fn verify(config: &Config, wanted: &[String], stop: &StopSignal) -> Result<VerifyOutput> {
     let mut session = Session::open(config).await?;
+    for _ in 1..ATTEMPTS {
+        match attempt(&mut session, wanted, stop).await {
+            Err(error) if error.is_transient() && !stop.is_set() => {
+                tracing::warn!("{}; comparing again, at a later position", error.what());
+                tokio::time::sleep(PAUSE).await;
+                session = Session::open(config).await?;
+            }
+            result => return result,
+        }
+    }
+    attempt(&mut session, wanted, stop).await
+}
+
+async fn attempt(
+    session: &mut Session,
+    wanted: &[String],
+    stop: &StopSignal,
+) -> Result<VerifyOutput> {
     let not_live = || {
         Error::new(Kind::Check, "the pipeline has not published its tables yet")
             .next("let `tidegate run` finish the snapshot first")
@@ -42,28 +65,36 @@ pub async fn verify(config: &Config, wanted: &[String], stop: &StopSignal) -> Re
     }
     let fence = ledger.fence().map(|fence| fence.lsn).ok_or_else(not_live)?;
     match session.resume(fence).await? {
-        Resume::Stream { .. } => {}
-        Resume::Refuse(refusal) => return Err(refuse(refusal, &session)),
+        // The slot may be held for a client that is gone: that is waited for.
+        Resume::Stream { .. } | Resume::Refuse(Refusal::SlotInUse) => {}
+        Resume::Refuse(refusal) => return Err(refuse(refusal, session)),
         _ => return Err(not_live()),
     }
-
-    for _ in 0..ATTEMPTS {
-        if let Some(output) = once(&mut session, wanted, stop).await? {
-            note(&mut session, &output).await;
-            return Ok(output);
-        }
-    }
-    Err(Error::transient("tables changed at the source during every comparison")
-        .next("run verify again when nobody alters tables"))
+    // The lake is brought to a position, as a run does it, and by one process alone.
+    let config = session.config.clone();
+    let Some(ours) = ownership::take(session, stop).await? else { return Err(stopped()) };
+    let result = alone(session, wanted, stop).await;
+    ownership::end(&config, Some(ours), result).await
 }
 
-/// One comparison; none where a table changed at the source in between, so that it can't be read as
-/// it was at the position.
-async fn once(
+fn stopped() -> Error {
+    Error::failed("stopped before all tables were compared").next("run verify again")
+}
+
+fn moved(what: impl std::fmt::Display) -> Error {
+    Error::transient(format!("{what} changed at the source meanwhile"))
+        .next("run verify again when nobody alters tables")
+}
+
+async fn alone(
     session: &mut Session,
     wanted: &[String],
     stop: &StopSignal,
-) -> Result<Option<VerifyOutput>> {
+) -> Result<VerifyOutput> {
+    let fence = session.ledger()?.fence().map(|fence| fence.lsn).unwrap_or_default();
+    if let Resume::Refuse(refusal) = session.resume(fence).await? {
+        return Err(refuse(refusal, session));
+    }
     // Changes of tables first: they may need a position of their own.
     let now = catalog::insert_lsn(&session.client, session.server.in_recovery).await?;
     live::stream(session, Target::Lsn(now), Newcomers::Wait, stop).await?;
@@ -79,9 +110,11 @@ async fn once(
     .await?;
     let at = boundary.base();
     let reached = live::stream(session, Target::Lsn(at), Newcomers::Wait, stop).await?;
+    if stop.is_set() {
+        return Err(stopped());
+    }
     if reached != at {
-        tracing::info!(%at, %reached, "a table was read again meanwhile; comparing at a later position");
-        return Ok(None);
+        return Err(moved("a table that was read again"));
     }
     let compared = compare_at(session, boundary.snapshot().as_str(), wanted, stop).await;
     drop(keeper);
@@ -91,12 +124,13 @@ async fn once(
     };
     // A snapshot shows a table's old rows, but not the files or columns that it had.
     if unsure && let Some(table) = altered(&before, &lake_tables::look(session).await?.infos) {
-        tracing::info!(table, "changed at the source meanwhile; comparing at a later position");
-        return Ok(None);
+        return Err(moved(table));
     }
     let tables = compared?;
     let equal = tables.iter().all(|table| table.equal);
-    Ok(Some(VerifyOutput { equal, at, tables }))
+    let output = VerifyOutput { equal, at, tables };
+    note(session, &output).await;
+    Ok(output)
 }
 
 /// A table that is not as it was: gone, altered, or its rows in other files.
@@ -156,7 +190,7 @@ async fn compare_at(
                 continue;
             }
             if stop.is_set() {
-                return Err(Error::failed("stopped before all tables were compared"));
+                return Err(stopped());
             }
             let info = infos
                 .iter()

@@ -5,6 +5,7 @@
 //! The points are read from the code, the passages from traces of good runs. `make test` crosses a
 //! sample that is the same every time and has every point with a crash; `TIDEGATE_CROSSING=full`
 //! crosses all at their first passage, `TIDEGATE_CROSSING=all` at every one (for hours),
+//! `TIDEGATE_CROSSING=ErrorForever` all at their first passage with that action,
 //! `TIDEGATE_CROSSING=SEED` another sample, and `TIDEGATE_CROSSING='Live lake.commit.after 2 Crash'`
 //! one case.
 
@@ -102,6 +103,10 @@ fn nothing_is_lost_whatever_happens_at_any_point() {
             match &*asked {
                 "all" => all,
                 "full" => all.into_iter().filter(|case| case.passage == 1).collect(),
+                action if Action::named(action).is_some() => {
+                    let wanted = |case: &Case| Some(case.action) == Action::named(action);
+                    all.into_iter().filter(|case| case.passage == 1 && wanted(case)).collect()
+                }
                 seed => sample(all, seed.parse().unwrap_or(5)),
             }
         }

@@ -287,7 +287,8 @@ impl TableLog {
 
     fn gave_up(&self, version: u64, error: Error) -> Error {
         let why = self.lake.patience().gave_up(error);
-        Error::failed(format!("committing version {version} of {}", self.folder))
+        let kind = patience::kind_of(&why).unwrap_or(Kind::Failed);
+        Error::new(kind, format!("committing version {version} of {}", self.folder))
             .because(why)
             .next(WHEN_THE_STORE_WORKS)
     }

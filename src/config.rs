@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::failpoint;
+use crate::source::catalog::Treatments;
+use crate::source::types::HashKey;
 
 mod file;
 mod http;
@@ -25,6 +27,8 @@ pub use secret::{redact, redact_location};
 
 /// The file that is read from the working folder when no other is named.
 pub const DEFAULT_FILE: &str = "tidegate.toml";
+/// A shorter key is found by trying.
+const SHORTEST_KEY: usize = 16;
 /// The name of a pipeline that was given none.
 pub const DEFAULT_NAME: &str = "tidegate";
 
@@ -67,19 +71,7 @@ impl Source {
     /// [`crate::error::Kind::Config`]: the file can't be read or is empty.
     pub fn password(&self) -> Result<Option<String>> {
         let Some(path) = &self.password_file else { return Ok(None) };
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            Error::config(format!("the password file {} can't be read", path.display()))
-                .because(error)
-                .next("make it readable for this user, or correct `password_file` under [source]")
-        })?;
-        match text.lines().next() {
-            Some(line) if !line.is_empty() => Ok(Some(line.to_owned())),
-            _ => Err(Error::config(format!(
-                "the first line of the password file {} is empty",
-                path.display()
-            ))
-            .next("write the password on its first line")),
-        }
+        secret::first_line(path, "password_file").map(Some)
     }
 
     /// The URL without its password, for messages.
@@ -118,11 +110,37 @@ pub struct Config {
     pub maintenance: Maintenance,
     /// Metrics, health and the status page.
     pub http: Http,
+    /// What is said of columns.
+    pub treatments: Treatments,
     /// Folder for what can be made again from the lake; not created yet.
     pub state_dir: PathBuf,
     source: Option<Source>,
     lake: Option<String>,
     tables: Vec<String>,
+}
+
+/// What the `[[columns]]` sections say, with the key of the hashes where one is asked for.
+fn treatments(
+    sections: &[file::ColumnsFile],
+    key_file: Option<&Path>,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Treatments> {
+    let wanted = sections.iter().any(|section| !section.hash.is_empty());
+    let secret = match (set(env, "TIDEGATE_HASH_KEY"), key_file) {
+        _ if !wanted => None,
+        (Some(secret), _) => Some(secret),
+        (None, Some(path)) => Some(secret::first_line(path, "hash_key_file")?),
+        (None, None) => None,
+    };
+    if secret.as_ref().is_some_and(|secret| secret.len() < SHORTEST_KEY) {
+        return Err(Error::config(format!(
+            "the key of the hashes has less than {SHORTEST_KEY} characters"
+        ))
+        .next("make one with `openssl rand -hex 32`, and keep it"));
+    }
+    let key = secret.map(|secret| HashKey::new(secret.as_bytes()));
+    let rules = sections.iter().map(|section| section.rule(key.as_ref()));
+    Ok(Treatments::new(rules.collect::<Result<_>>()?, key))
 }
 
 /// What a command can't do without.
@@ -232,6 +250,8 @@ impl Config {
             (None, Some(Patterns::List(list))) => split_patterns(&list.join(","))?,
             (None, None) => Vec::new(),
         };
+        let key_file = fill_path("hash_key_file", file.hash_key_file.take())?;
+        let treatments = treatments(&file.columns, key_file.as_deref(), env)?;
         let state_dir = match flags
             .state_dir
             .clone()
@@ -253,6 +273,7 @@ impl Config {
             limits: file.limits,
             maintenance: file.maintenance,
             http: file.http,
+            treatments,
             state_dir,
             source: url
                 .filter(|url| !url.trim().is_empty())

@@ -82,6 +82,7 @@ fn the_page_of_findings_lists_what_the_code_finds() {
     for file in [
         "src/source/catalog/mod.rs",
         "src/source/catalog/resolve.rs",
+        "src/source/catalog/treat.rs",
         "src/source/check/rules.rs",
         "src/source/check/table_rules.rs",
         "src/source/slot/mod.rs",

@@ -3,6 +3,9 @@
 
 mod support;
 
+#[path = "zoo/types.rs"]
+mod zoo;
+
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -14,8 +17,7 @@ use tidegate::source::types::{
     ColumnOptions, ColumnPlan, Kind, Op, RowsBuilder, TypeCatalog, plan, plan_columns, render,
 };
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
-
-const SCHEMA: &str = "tidegate_types";
+use zoo::{SCHEMA, TYPES, ZOO};
 
 /// The session settings under which the lake's texts are defined.
 const SETTINGS: &str = "SET DateStyle = 'ISO, MDY'; SET IntervalStyle = postgres; SET TimeZone = 'UTC'; \
@@ -72,6 +74,7 @@ impl Server {
             not_null: text(5) == "t",
             generated: '\0',
             missing_differs: false,
+            options: ColumnOptions::default(),
             missing: None,
         }
     }
@@ -168,226 +171,6 @@ fn compare(planned: &ColumnPlan, batch: &RecordBatch, server: &[Option<String>])
     }
     overflowed
 }
-
-/// Type, literals, and whether arrays of it are tried too.
-const ZOO: &[(&str, &[&str])] = &[
-    ("bool", &["t", "f"]),
-    ("int2", &["-32768", "32767", "0"]),
-    ("int4", &["-2147483648", "2147483647", "-1"]),
-    ("int8", &["-9223372036854775808", "9223372036854775807", "0"]),
-    ("oid", &["0", "4294967295"]),
-    (
-        "float4",
-        &[
-            "NaN",
-            "Infinity",
-            "-Infinity",
-            "-0",
-            "1e6",
-            "999999",
-            "1e-4",
-            "1e-5",
-            "3.4028235e38",
-            "1e-45",
-            "16777216",
-            "0.1",
-        ],
-    ),
-    (
-        "float8",
-        &[
-            "NaN",
-            "Infinity",
-            "-Infinity",
-            "-0",
-            "1e15",
-            "999999999999999",
-            "1e-4",
-            "1e-5",
-            "1.7976931348623157e308",
-            "5e-324",
-            "1e23",
-            "0.1",
-            "9007199254740993",
-        ],
-    ),
-    (
-        "numeric",
-        &[
-            "0",
-            "0.000",
-            "-0.10",
-            "NaN",
-            "Infinity",
-            "-Infinity",
-            "1e100",
-            "1e-100",
-            "123456789012345678901234567890123456789.0123456789",
-            "10000",
-            "0.0001",
-            "1000000000000.00000000",
-            "-9999.9999",
-        ],
-    ),
-    (
-        "numeric(38,10)",
-        &["0", "NaN", "9999999999999999999999999999.9999999999", "-0.0000000001", "1.5"],
-    ),
-    ("numeric(38,0)", &["99999999999999999999999999999999999999", "-1", "NaN"]),
-    (
-        "numeric(38,38)",
-        &["0.99999999999999999999999999999999999999", "-0.00000000000000000000000000000000000001"],
-    ),
-    ("numeric(5,2)", &["999.99", "-0.01", "10000e-2"]),
-    ("numeric(1000,900)", &["1.5", "1e-900"]),
-    ("money", &["0", "-0.01", "92233720368547758.07", "-92233720368547758.08", "999.99", "1000"]),
-    (
-        "text",
-        &["", "NULL", "null", " a ", "a\"b", "a\\b", "{}", "a,b", "é🦀", "\n\t", "line\r\nbreak"],
-    ),
-    ("varchar(5)", &["abc", ""]),
-    ("bpchar(5)", &["a", "abcde", ""]),
-    ("name", &["a b", "x"]),
-    ("json", &["{\"a\":  1}", "[]", "null"]),
-    ("jsonb", &["{\"a\":  1, \"b\": [1.50, \"x\\\\y\"]}", "[]", "null", "\"\""]),
-    ("uuid", &["00000000-0000-0000-0000-000000000000", "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11"]),
-    ("bytea", &["\\x", "\\x00ff", "\\xdeadbeef", "abc"]),
-    (
-        "date",
-        &[
-            "infinity",
-            "-infinity",
-            "0001-01-01",
-            "0001-12-31 BC",
-            "4713-01-01 BC",
-            "9999-12-31",
-            "10000-01-01",
-            "5874897-12-31",
-            "2024-02-29",
-            "1970-01-01",
-            "0001-02-29 BC",
-        ],
-    ),
-    (
-        "timestamp",
-        &[
-            "infinity",
-            "-infinity",
-            "0001-01-01 00:00:00",
-            "0001-12-31 23:59:59.999999 BC",
-            "4713-01-01 00:00:00 BC",
-            "9999-12-31 23:59:59.999999",
-            "10000-01-01 00:00:00",
-            "294276-12-31 23:59:59.999999",
-            "2024-02-29 12:00:00.5",
-            "1969-12-31 23:59:59.000001",
-        ],
-    ),
-    (
-        "timestamptz",
-        &[
-            "infinity",
-            "-infinity",
-            "0001-01-01 00:00:00+00",
-            "0001-12-31 23:59:59.999999+00 BC",
-            "9999-12-31 23:59:59.999999+00",
-            "294276-12-31 23:59:59.999999+00",
-            "2024-02-29 12:00:00.5+05:30",
-        ],
-    ),
-    ("timestamp(0)", &["2024-02-29 12:00:00.5"]),
-    ("time", &["00:00:00", "24:00:00", "23:59:59.999999", "12:00:00.1"]),
-    (
-        "timetz",
-        &[
-            "00:00:00+00",
-            "24:00:00-15:59",
-            "23:59:59.999999+05:30",
-            "12:00:00.1-00:00:01",
-            "12:00:00+15:59:59",
-        ],
-    ),
-    (
-        "interval",
-        &[
-            "0",
-            "1 year",
-            "-1 year",
-            "1 mon -1 day",
-            "-1 mon 1 day",
-            "-1 day 1 hour",
-            "1 day -00:00:00.000001",
-            "178956970 years 7 mons",
-            "-178956970 years -8 mons",
-            "2147483647 days",
-            "2562047788:00:54.775807",
-            "13 mons 1.5 secs",
-            "100 hours",
-            "1 day",
-        ],
-    ),
-    ("bit(10)", &["1010000001", "0000000000"]),
-    ("varbit", &["", "1", "00000000", "000000001"]),
-    ("inet", &["10.0.0.1", "10.0.0.1/8", "::1", "::1/64", "::ffff:1.2.3.4"]),
-    ("cidr", &["10.0.0.0/8", "1.2.3.4/32"]),
-    ("macaddr", &["08:00:2b:01:02:03"]),
-    ("macaddr8", &["08:00:2b:01:02:03:04:05"]),
-    ("int4range", &["[1,5)", "empty", "(,)"]),
-    ("tstzrange", &["[2020-01-01 00:00:00+00,infinity)"]),
-    ("numrange", &["(1.50,2.0]"]),
-    ("tsvector", &["'a b':1A c"]),
-    ("tsquery", &["a & b"]),
-    ("xml", &["<a/>", "<?xml version=\"1.0\" encoding=\"UTF-8\"?><a>é</a>"]),
-    ("point", &["(1,-0)", "(NaN,1e300)"]),
-    ("box", &["(1,2),(3,4)"]),
-    ("polygon", &["((0,0),(1,1),(1,0))"]),
-    ("circle", &["<(0,0),1.5>"]),
-    ("line", &["{1,2,3}"]),
-    ("path", &["[(0,0),(1,1)]"]),
-    ("pg_lsn", &["16/B374D848"]),
-    ("xid", &["4294967295"]),
-    ("xid8", &["18446744073709551615"]),
-    ("cid", &["1"]),
-    ("tid", &["(1,2)"]),
-    ("\"char\"", &["a", "", "\\"]),
-    ("regclass", &["pg_catalog.pg_class"]),
-    ("regtype", &["int4", "numeric(5,2)[]"]),
-    ("int2vector", &["1 2 3"]),
-    ("oidvector", &["1 2 3"]),
-    ("refcursor", &["a b"]),
-    ("jsonpath", &["$.a[*] ? (@ > 1)"]),
-    ("txid_snapshot", &["10:20:10,14"]),
-    ("tidegate_types.mood", &["happy", "so \"so\", la"]),
-    ("tidegate_types.pair", &["(1,\"a b\")", "(,)"]),
-    ("tidegate_types.price", &["1.5", "NaN"]),
-    ("tidegate_types.net_price", &["1.5", "-99999999.99"]),
-    ("tidegate_types.host", &["1.2.3.4/32"]),
-    ("tidegate_types.feeling", &["happy"]),
-    ("tidegate_types.span", &["[1,5)"]),
-    ("tidegate_types.couple", &["(1,x)"]),
-    ("tidegate_types.ints", &["{1,2}", "[0:1]={1,2}", "{{1},{2}}", "{}"]),
-    ("tidegate_types.floatrange", &["[1.5,2.5)"]),
-    (
-        "tidegate_types.hstore",
-        &["", "a=>1,b=>NULL", "\"x \\\"y\\\\z\"=>\"\", \"\"=>\"NULL\"", "bb=>1,a=>2"],
-    ),
-    ("tidegate_types.citext", &["Hi", ""]),
-    ("tidegate_types.ltree", &["a.b.c"]),
-    ("tidegate_types.cube", &["(1,2),(3,4)"]),
-    ("int4multirange", &["{[1,2),[4,9)}", "{}"]),
-];
-
-const TYPES: &str = "
-    CREATE TYPE tidegate_types.mood AS ENUM ('happy', 'so \"so\", la');
-    CREATE TYPE tidegate_types.pair AS (a int, b text);
-    CREATE DOMAIN tidegate_types.price AS numeric(10,2);
-    CREATE DOMAIN tidegate_types.net_price AS tidegate_types.price CHECK (VALUE <> 0);
-    CREATE DOMAIN tidegate_types.host AS inet;
-    CREATE DOMAIN tidegate_types.feeling AS tidegate_types.mood;
-    CREATE DOMAIN tidegate_types.span AS int4range;
-    CREATE DOMAIN tidegate_types.couple AS tidegate_types.pair;
-    CREATE DOMAIN tidegate_types.ints AS int[];
-    CREATE TYPE tidegate_types.floatrange AS RANGE (subtype = float8);";
 
 #[tokio::test]
 async fn every_type_reads_as_the_server_prints_it() {

@@ -447,6 +447,7 @@ mod tests {
             generated: '\0',
             missing: None,
             missing_differs: false,
+            options: ColumnOptions::default(),
         };
         let column = plan_column(&types, &column, &ColumnOptions::default()).unwrap();
         Arc::new(TablePlan {

@@ -10,12 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::source::catalog::{ColumnInfo, Leaf, ReplicaIdentity, TableInfo, TableKind};
+use crate::source::types::{ColumnOptions, HashKey};
 
 /// The property of the Delta table.
 pub const PROPERTY: &str = "tidegate.source";
 
-/// The newest format this program knows.
-const FORMAT: u32 = 1;
+/// The format of a table all of whose columns are held as they are.
+const PLAIN: u32 = 1;
+/// The newest format this program knows: columns have options.
+const FORMAT: u32 = 2;
 
 /// The source table as a lake table has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +56,17 @@ pub struct KnownColumn {
     /// `s` stored, `v` virtual; none for an ordinary column.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generated: Option<char>,
+    /// How it is held, as [`ColumnOptions::name`] writes it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub options: String,
+}
+
+impl KnownColumn {
+    /// Whether the lake has no such column.
+    pub fn is_left_out(&self) -> bool {
+        let left_out = ColumnOptions { left_out: true, ..Default::default() };
+        self.generated.is_some() || self.options == left_out.name()
+    }
 }
 
 impl KnownTable {
@@ -65,10 +79,14 @@ impl KnownTable {
             type_name: column.type_name.clone(),
             not_null: column.not_null,
             generated: (column.generated != '\0').then_some(column.generated),
+            options: column.options.name(),
         };
+        let columns: Vec<KnownColumn> = table.columns.iter().map(column).collect();
+        let plain = columns.iter().all(|column| column.options.is_empty());
         KnownTable {
-            format: FORMAT,
-            columns: table.columns.iter().map(column).collect(),
+            // An older program takes every column as it is: it must not read what says otherwise.
+            format: if plain { PLAIN } else { FORMAT },
+            columns,
             columns_version: table.columns_version.clone(),
             key: table.key.clone(),
             identity: table.identity.as_char(),
@@ -105,33 +123,46 @@ impl KnownTable {
     }
 
     /// As a catalog entry of that time, without what the catalog alone knows (sizes, values of rows
-    /// older than a column).
-    pub fn as_info(&self, oid: u32, schema: &str, name: &str) -> TableInfo {
-        let column = |column: &KnownColumn| ColumnInfo {
-            attnum: column.attnum,
-            name: column.name.clone(),
-            type_oid: column.pg_type.0,
-            typmod: column.pg_type.1,
-            type_name: column.type_name.clone(),
-            not_null: column.not_null,
-            generated: column.generated.unwrap_or('\0'),
-            missing: None,
-            missing_differs: false,
+    /// older than a column). `hash_key` is the one configured now.
+    ///
+    /// # Errors
+    /// A newer program wrote it.
+    pub fn as_info(
+        &self,
+        oid: u32,
+        schema: &str,
+        name: &str,
+        hash_key: Option<&HashKey>,
+    ) -> Result<TableInfo> {
+        let column = |column: &KnownColumn| -> Result<ColumnInfo> {
+            let options = ColumnOptions::parse(&column.options, hash_key)?;
+            Ok(ColumnInfo {
+                options,
+                attnum: column.attnum,
+                name: column.name.clone(),
+                type_oid: column.pg_type.0,
+                typmod: column.pg_type.1,
+                type_name: column.type_name.clone(),
+                not_null: column.not_null,
+                generated: column.generated.unwrap_or('\0'),
+                missing: None,
+                missing_differs: false,
+            })
         };
-        TableInfo {
+        Ok(TableInfo {
             oid,
             schema: schema.to_owned(),
             name: name.to_owned(),
             kind: if self.partitioned { TableKind::Partitioned } else { TableKind::Plain },
             identity: ReplicaIdentity::from_char(self.identity),
-            columns: self.columns.iter().map(column).collect(),
+            columns: self.columns.iter().map(column).collect::<Result<_>>()?,
             columns_version: self.columns_version.clone(),
             key: self.key.clone(),
             key_deferrable: false,
             leaves: Vec::new(),
             rows_estimated: 0.0,
             bytes: 0,
-        }
+        })
     }
 }
 
@@ -150,20 +181,26 @@ mod tests {
 
     #[test]
     fn what_is_read_back_makes_the_same_table() {
-        let info = table("t");
-        let known = KnownTable::of(&info);
-        let text = &known.properties().unwrap()[PROPERTY];
-        let again = KnownTable::parse(text).unwrap();
-        assert_eq!(again, known);
-        let found = again.as_info(info.oid, &info.schema, &info.name);
-        assert_eq!(found.fingerprint(), info.fingerprint());
-        assert_eq!(known.leaves, [(16400, 16400)]);
+        let plain = table("t");
+        let mut treated = table("t");
+        treated.columns[1].options.hash = Some(HashKey::new(b"k"));
+        for info in [plain, treated] {
+            let known = KnownTable::of(&info);
+            let text = &known.properties().unwrap()[PROPERTY];
+            let again = KnownTable::parse(text).unwrap();
+            assert_eq!(again, known);
+            let key = HashKey::new(b"k");
+            let found = again.as_info(info.oid, &info.schema, &info.name, Some(&key)).unwrap();
+            assert_eq!(found.columns, info.columns);
+            assert_eq!(found.fingerprint(), info.fingerprint());
+            assert_eq!(known.leaves, [(16400, 16400)]);
+        }
     }
 
     #[test]
     fn a_newer_format_is_refused_in_words() {
         let text = KnownTable::of(&table("t")).properties().unwrap()[PROPERTY].clone();
-        let newer = text.replacen("\"format\":1", "\"format\":2", 1);
+        let newer = text.replacen("\"format\":1", "\"format\":3", 1);
         assert!(KnownTable::parse(&newer).unwrap_err().next_step().unwrap().contains("newer"));
         assert!(KnownTable::parse("{}").is_err());
     }

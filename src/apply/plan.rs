@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::apply::known::KnownTable;
 use crate::error::{Error, Kind, Result};
 use crate::source::catalog::{ReplicaIdentity, TableInfo};
-use crate::source::types::{self, ColumnOptions, ColumnPlan, TypeCatalog};
+use crate::source::types::{self, ColumnPlan, TypeCatalog};
 
 /// How a change names the row it changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,8 +33,8 @@ pub struct TablePlan {
     pub name: String,
     /// Folder under the lake.
     pub folder: String,
-    /// The replicated columns in the table's order. Generated columns are not among them: the
-    /// stream does not carry them before PostgreSQL 18.
+    /// The replicated columns in the table's order. Generated columns are not among them (the
+    /// stream does not carry them before PostgreSQL 18), nor those that are left out.
     pub columns: Arc<[ColumnPlan]>,
     /// Columns that are not replicated, should the stream carry them.
     pub left_out: Vec<String>,
@@ -62,19 +62,18 @@ impl TablePlan {
         prefix: &str,
     ) -> Result<Self> {
         let subject = format!("{}.{}", table.schema, table.name);
-        let options = ColumnOptions::default();
         let mut columns = Vec::with_capacity(table.columns.len());
         let mut left_out = Vec::new();
         let mut place = vec![None; table.columns.len()];
         for (index, column) in table.columns.iter().enumerate() {
-            if column.generated != '\0' {
+            if column.is_left_out() {
                 left_out.push(column.name.clone());
                 continue;
             }
             if let Some(slot) = place.get_mut(index) {
                 *slot = Some(columns.len());
             }
-            columns.push(types::plan(types, column, &options).map_err(|e| e.at(&subject))?);
+            columns.push(types::plan(types, column, &column.options).map_err(|e| e.at(&subject))?);
         }
         let key = match &table.key {
             None => None,
@@ -82,8 +81,11 @@ impl TablePlan {
                 let places: Option<Vec<usize>> =
                     key.iter().map(|&i| place.get(i).copied().flatten()).collect();
                 Some(places.ok_or_else(|| {
-                    Error::new(Kind::Check, format!("{subject}: its key has a generated column"))
-                        .next("give the table a replica identity index over plain columns")
+                    let what = "its key has a column that is generated or left out";
+                    Error::new(Kind::Check, format!("{subject}: {what}")).next(
+                        "give the table a replica identity index over other columns, or take the \
+                         column out of `leave_out` (`hash` keeps rows apart, too)",
+                    )
                 })?)
             }
         };

@@ -49,6 +49,7 @@ pub async fn check(config: Config, json: bool) -> Result<()> {
     let started = ledger.as_ref().is_some_and(|(_, l)| l.fence().is_some());
     let request = source_check::CheckRequest {
         tables: config.tables()?,
+        treatments: &config.treatments,
         slot: &config.name,
         publication: &config.name,
         started,

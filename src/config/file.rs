@@ -3,6 +3,8 @@
 //! The structs here are the one list of keys: the JSON Schema in `schemas/` and the check for
 //! unknown keys both come from them, and their doc comments are what an editor shows.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,12 +15,14 @@ use toml::de::{DeTable, DeValue};
 
 use super::units;
 use crate::error::{Error, Result};
+use crate::source::catalog::Rule;
+use crate::source::types::{ColumnOptions, HashKey};
 
 /// The configuration of one Tidegate pipeline.
 ///
 /// Flags win over environment variables, and those over this file. Every key has a default or is
-/// named by the error that misses it. In `source.url`, `source.password_file`, `lake` and
-/// `state.dir`, `${VAR}` is the value of an environment variable. Relative paths start at this
+/// named by the error that misses it. In `source.url`, `lake`, `state.dir` and the
+/// names of files, `${VAR}` is the value of an environment variable. Relative paths start at this
 /// file's folder.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -48,6 +52,12 @@ pub struct File {
     /// `reseed` or `stop`. Columns that are added without a default, or dropped, are followed in
     /// place. Default: reseed.
     pub on_schema_change: Option<OnSchemaChange>,
+    /// A file whose first line is the secret for the hashes of columns (`hash` under
+    /// `[[columns]]`). Another secret makes other hashes, so a table that has some is read again.
+    /// Default: none. Environment: TIDEGATE_HASH_KEY (the secret itself).
+    pub hash_key_file: Option<PathBuf>,
+    /// Columns that the lake gets otherwise than they are, or not at all.
+    pub columns: Vec<ColumnsFile>,
     /// The PostgreSQL database to read from.
     pub source: SourceFile,
     /// The first snapshot.
@@ -76,6 +86,89 @@ pub struct SourceFile {
     /// A file whose first line is the password, such as a mounted secret. Read at each connect, so
     /// a rotated password is picked up. Default: none.
     pub password_file: Option<PathBuf>,
+}
+
+/// Columns that the lake gets otherwise than they are, or not at all; of two sections that name one
+/// column the later one counts. Names are as the catalog has them. A table whose columns are named
+/// otherwise than before is read again at the next start.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Columns")]
+pub struct ColumnsFile {
+    /// The tables, as under `tables`: `public.users`, `crm.*`.
+    pub tables: Patterns,
+    /// Columns that the lake does not have. Neither do snapshots read them; the stream brings them
+    /// unless the publication's column list leaves them out, and they are dropped on arrival.
+    #[serde(default)]
+    pub leave_out: Vec<String>,
+    /// Columns of which the lake has a hash: 64 hexadecimal digits of HMAC-SHA256 over the value as
+    /// PostgreSQL prints it, with the secret of `hash_key_file` or TIDEGATE_HASH_KEY.
+    #[serde(default)]
+    pub hash: Vec<String>,
+    /// Columns that the lake has as PostgreSQL prints them, whatever their type.
+    #[serde(default)]
+    pub text: Vec<String>,
+    /// Columns of type numeric that the lake has as a decimal: `{ amount = "20,4" }` for 20 digits,
+    /// 4 of them after the point. A value that does not fit exactly stands in the overflow column.
+    #[serde(default)]
+    pub decimal: BTreeMap<String, String>,
+}
+
+impl ColumnsFile {
+    /// The rule this is.
+    ///
+    /// # Errors
+    /// [`crate::error::Kind::Config`]: a column named twice, a hash without a key, a decimal that
+    /// Delta does not have, or nothing said at all.
+    pub(super) fn rule(&self, key: Option<&HashKey>) -> Result<Rule> {
+        let patterns = self.tables.list();
+        let place = || format!("[[columns]] for {}", patterns.join(","));
+        let mut columns: BTreeMap<String, ColumnOptions> = BTreeMap::new();
+        let mut add = |name: &String, options: ColumnOptions| match columns.entry(name.clone()) {
+            Entry::Occupied(_) => Err(Error::config(format!("column {name:?} is named twice"))
+                .at(place())
+                .next("name it once")),
+            Entry::Vacant(free) => {
+                free.insert(options);
+                Ok(())
+            }
+        };
+        let plain = ColumnOptions::default();
+        for name in &self.leave_out {
+            add(name, ColumnOptions { left_out: true, ..plain.clone() })?;
+        }
+        for name in &self.hash {
+            let key = key.cloned().ok_or_else(|| {
+                Error::config(format!("column {name:?} is to be hashed, and there is no key"))
+                    .at(place())
+                    .next("set TIDEGATE_HASH_KEY or `hash_key_file`; keep the key, as another one makes other hashes")
+            })?;
+            add(name, ColumnOptions { hash: Some(key), ..plain.clone() })?;
+        }
+        for name in &self.text {
+            add(name, ColumnOptions { as_text: true, ..plain.clone() })?;
+        }
+        for (name, digits) in &self.decimal {
+            let numbers = digits.split_once(',').and_then(|(precision, scale)| {
+                Some((precision.trim().parse().ok()?, scale.trim().parse().ok()?))
+            });
+            let decimal = numbers.filter(|(precision, scale): &(u8, i8)| {
+                (1..=38).contains(precision) && (0..=*precision as i8).contains(scale)
+            });
+            let decimal = decimal.ok_or_else(|| {
+                Error::config(format!("{digits:?} is no decimal for column {name:?}"))
+                    .at(place())
+                    .next("write \"precision,scale\" with a precision of 1 to 38 and a scale of 0 to the precision")
+            })?;
+            add(name, ColumnOptions { decimal: Some(decimal), ..plain.clone() })?;
+        }
+        if columns.is_empty() {
+            return Err(Error::config("it names no column")
+                .at(place())
+                .next("say leave_out, hash, text or decimal"));
+        }
+        Rule::new(&patterns, columns).map_err(|error| error.at("[[columns]] `tables`"))
+    }
 }
 
 /// What to do when the source's history does not continue the lake's.
@@ -409,6 +502,16 @@ pub enum Patterns {
     List(Vec<String>),
 }
 
+impl Patterns {
+    /// The texts.
+    pub(super) fn list(&self) -> Vec<String> {
+        match self {
+            Patterns::Text(text) => vec![text.clone()],
+            Patterns::List(list) => list.clone(),
+        }
+    }
+}
+
 // A URL may hold a password: no derived Debug.
 impl std::fmt::Debug for SourceFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -469,7 +572,13 @@ fn check_keys(
                 .next("correct or remove the key; schemas/config.schema.json lists every key"));
         };
         let section = inner.get("properties").is_some();
+        let list = inner.get("type").and_then(|t| t.as_str()) == Some("array");
         match value.get_ref() {
+            DeValue::Table(_) if list => {
+                let message = format!("`{name}` may stand several times: write [[{name}]]");
+                return Err(at(path, text, Some(key.span().start), &message)
+                    .next(format!("write [[{name}]], with two brackets, before each")));
+            }
             DeValue::Table(table) => {
                 let place =
                     if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") };

@@ -5,10 +5,34 @@
 //! password with `@`, `/` or a blank in it needs no care. A text that is one reference and nothing
 //! else is replaced whole: it is then the variable that holds the URL.
 
+use std::path::Path;
+
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use crate::error::{Error, Result};
 
 const USERINFO: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 const SHOWN: &str = "***";
+
+/// The first line of the file that `key` names.
+///
+/// # Errors
+/// [`crate::error::Kind::Config`]: the file can't be read or its first line is empty.
+pub(super) fn first_line(path: &Path, key: &str) -> Result<String> {
+    let what = key.replace('_', " ");
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Error::config(format!("the {what} {} can't be read", path.display()))
+            .because(error)
+            .next(format!("make it readable for this user, or correct `{key}`"))
+    })?;
+    match text.lines().next() {
+        Some(line) if !line.is_empty() => Ok(line.to_owned()),
+        _ => {
+            Err(Error::config(format!("the first line of the {what} {} is empty", path.display()))
+                .next("write the secret on its first line"))
+        }
+    }
+}
 
 /// How a value is written where its reference stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,7 +46,10 @@ enum Quote {
 ///
 /// # Errors
 /// A sentence without subject: a variable that is not set, or a reference without its end.
-pub fn interpolate(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
+pub fn interpolate(
+    text: &str,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> std::result::Result<String, String> {
     let mut out = String::with_capacity(text.len());
     let mut at = 0;
     while let Some(found) = text.get(at..).and_then(|rest| rest.find("${")) {
@@ -213,7 +240,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn with(text: &str, value: &str) -> Result<String, String> {
+    fn with(text: &str, value: &str) -> std::result::Result<String, String> {
         interpolate(text, &|name| (name == "PW").then(|| value.to_owned()))
     }
 

@@ -246,6 +246,7 @@ async fn findings(session: &Session, entries: &[TableEntry]) -> Result<Vec<check
             .iter()
             .map(|entry| crate::source::catalog::for_table(&entry.schema, &entry.name))
             .collect::<Vec<_>>(),
+        treatments: &session.config.treatments,
         slot: &session.config.name,
         publication: &session.config.name,
         started: true,

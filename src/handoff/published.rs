@@ -91,7 +91,8 @@ pub async fn tables(session: &Session, client: &Client) -> Result<Vec<TableInfo>
     }
     let patterns: Vec<String> =
         followed.iter().map(|table| catalog::for_table(&table.schema, &table.name)).collect();
-    let found = catalog::select_tables(client, &patterns, session.server.version).await?;
+    let (treatments, version) = (&session.config.treatments, session.server.version);
+    let found = catalog::select_tables(client, &patterns, treatments, version).await?;
     // One that was made anew under the name is another table.
     let same = |info: &TableInfo| followed.iter().any(|table| table.oid == info.oid);
     Ok(found.tables.into_iter().filter(same).collect())

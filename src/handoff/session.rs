@@ -291,7 +291,13 @@ impl Session {
     /// The tables the configuration selects, and the database's types.
     pub async fn tables(&self) -> Result<(Vec<TableInfo>, TypeCatalog)> {
         let patterns = self.config.tables()?;
-        let tables = catalog::load_tables(&self.client, patterns, self.server.version).await?;
+        let tables = catalog::load_tables(
+            &self.client,
+            patterns,
+            &self.config.treatments,
+            self.server.version,
+        )
+        .await?;
         Ok((tables, load_types(&self.client).await?))
     }
 

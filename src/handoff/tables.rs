@@ -18,7 +18,7 @@ use crate::handoff::session::{Session, load_types};
 use crate::lake::{Lake, LakeTable, TableEntry};
 use crate::source::catalog::{self, TableInfo, TableKind};
 use crate::source::check::{Finding, Severity};
-use crate::source::types::TypeCatalog;
+use crate::source::types::{self, ColumnOptions, HashKey, TypeCatalog};
 
 /// The source's tables now.
 pub struct Found {
@@ -27,6 +27,8 @@ pub struct Found {
     /// The types of the database.
     pub types: TypeCatalog,
     findings: Vec<Finding>,
+    /// The key of hashed columns.
+    hash_key: Option<HashKey>,
 }
 
 /// What is to become of a table that is not as the lake has it.
@@ -56,9 +58,14 @@ impl std::fmt::Debug for Verdict {
 /// A failing query. A table that can't be replicated is no error here.
 pub async fn look(session: &Session) -> Result<Found> {
     let patterns = patterns(session)?;
-    let found = catalog::select_tables(&session.client, &patterns, session.server.version).await?;
+    let (treatments, version) = (&session.config.treatments, session.server.version);
+    let found = catalog::select_tables(&session.client, &patterns, treatments, version).await?;
+    for unknown in found.findings.iter().filter(|finding| finding.id == "column-unknown") {
+        tracing::warn!("{} {}; {}", unknown.subject, unknown.what, unknown.fix);
+    }
     let types = load_types(&session.client).await?;
-    Ok(Found { infos: found.tables, types, findings: found.findings })
+    let hash_key = treatments.hash_key().cloned();
+    Ok(Found { infos: found.tables, types, findings: found.findings, hash_key })
 }
 
 /// The pipeline's tables by name, then what the configuration chooses.
@@ -137,10 +144,12 @@ pub async fn open(session: &mut Session, found: &Found, apart: &BTreeSet<&str>) 
         let plan = match table.property(PROPERTY) {
             Some(text) => {
                 let known = KnownTable::parse(text).map_err(|e| e.at(&entry.folder))?;
-                let info = known.as_info(checkpoint.table.oid, &entry.schema, &entry.name);
-                let plan = TablePlan::new(&info, &found.types, entry.folder.clone(), prefix);
+                let (oid, key) = (checkpoint.table.oid, found.hash_key.as_ref());
+                let plan = known.as_info(oid, &entry.schema, &entry.name, key).and_then(|info| {
+                    TablePlan::new(&info, &found.types, entry.folder.clone(), prefix)
+                });
                 plan.map(|plan| Arc::new(TablePlan { known: Arc::new(known), ..plan }))
-                    .map_err(|error| error.to_string())
+                    .map_err(|error| error.what().to_string())
             }
             // Written before the property was: its columns are known only as long as they stay.
             None => match found.named(&entry.schema, &entry.name) {
@@ -202,6 +211,9 @@ fn against_catalog(
         return again("it was dropped and made again");
     }
     let (before, now) = (plan.known.as_ref(), KnownTable::of(info));
+    if let Some(name) = treated_otherwise(before, &now) {
+        return Some(Verdict::Again(format!("[[columns]] has column {name:?} otherwise now")));
+    }
     if info.kind == TableKind::Partitioned
         && let Some(why) = leaves_changed(before, info)
     {
@@ -221,7 +233,7 @@ fn against_catalog(
         .columns
         .iter()
         .enumerate()
-        .filter(|(_, column)| column.generated == '\0')
+        .filter(|(_, column)| !column.is_left_out())
         .map(|(place, column)| Sent {
             name: &column.name,
             pg_type: (column.type_oid, column.typmod),
@@ -263,11 +275,15 @@ pub fn against_stream(
         info.columns.iter().find(|c| c.name == name && (c.type_oid, c.typmod) == pg_type)
     };
     let full = changed.relation.identity == b'f';
+    let left_out = |name: &String| {
+        plan.left_out.contains(name)
+            || info.columns.iter().any(|column| column.name == *name && column.is_left_out())
+    };
     let sent: Vec<Sent<'_>> = changed
         .relation
         .columns
         .iter()
-        .filter(|column| !plan.left_out.contains(&column.name))
+        .filter(|column| !left_out(&column.name))
         .map(|column| {
             let pg_type = (column.type_oid, column.typmod);
             let known = before.columns.iter().position(|known| known.name == column.name);
@@ -307,10 +323,10 @@ pub fn against_stream(
         }
     }
     let stays = |column: &&KnownColumn| {
-        column.generated.is_some() && columns.iter().all(|c| c.name != column.name)
+        column.is_left_out() && columns.iter().all(|c| c.name != column.name)
     };
-    let left_out: Vec<KnownColumn> = before.columns.iter().filter(stays).cloned().collect();
-    columns.extend(left_out);
+    let unsent: Vec<KnownColumn> = before.columns.iter().filter(stays).cloned().collect();
+    columns.extend(unsent);
     columns.sort_by_key(|column| column.attnum);
     let key = before.key.as_ref().map(|key| {
         let names = key.iter().filter_map(|i| before.columns.get(*i));
@@ -337,7 +353,7 @@ fn judge(before: &KnownTable, sent: &[Sent<'_>], rewritten: bool) -> Evolution {
             name: &column.name,
             pg_type: column.pg_type,
             key: is_key(before, place),
-            generated: column.generated.is_some(),
+            left_out: column.is_left_out(),
         })
         .collect();
     let table = rules::Table { same_files: !rewritten, hidden: &before.hidden };
@@ -384,13 +400,19 @@ fn same_kind(plan: &TablePlan, found: &Found, name: &str, type_oid: u32, typmod:
     let Some(column) = plan.columns.iter().find(|column| column.name == name) else {
         return false;
     };
-    found.kind_of(type_oid, typmod).is_some_and(|kind| kind == column.kind)
+    let known = plan.known.columns.iter().find(|known| known.name == name);
+    let options = known.map_or("", |known| &known.options);
+    let kind = ColumnOptions::parse(options, found.hash_key.as_ref())
+        .and_then(|options| types::kind_with(&found.types, type_oid, typmod, &options));
+    kind.is_ok_and(|kind| kind == column.kind)
 }
 
-impl Found {
-    fn kind_of(&self, type_oid: u32, typmod: i32) -> Option<crate::source::types::Kind> {
-        crate::source::types::natural_kind(&self.types, type_oid, typmod).ok()
-    }
+/// A column that the configuration wants otherwise than the lake has it.
+fn treated_otherwise<'a>(before: &'a KnownTable, now: &KnownTable) -> Option<&'a str> {
+    let differs = |column: &&KnownColumn| {
+        now.columns.iter().any(|c| c.attnum == column.attnum && c.options != column.options)
+    };
+    before.columns.iter().find(differs).map(|column| &*column.name)
 }
 
 /// The verdict to follow to `now`; to read again where the new schema has no plan.
@@ -407,8 +429,10 @@ fn follow(
     hidden.dedup();
     let mut known = now;
     known.hidden = hidden;
-    let info = known.as_info(plan.oid, &plan.schema, &plan.name);
-    Some(match TablePlan::new(&info, &found.types, plan.folder.clone(), prefix) {
+    let info = known.as_info(plan.oid, &plan.schema, &plan.name, found.hash_key.as_ref());
+    let new =
+        info.and_then(|info| TablePlan::new(&info, &found.types, plan.folder.clone(), prefix));
+    Some(match new {
         Ok(new) => Verdict::Follow(Arc::new(TablePlan { known: Arc::new(known), ..new })),
         // Said again, and for good, when it is read.
         Err(error) => Verdict::Again(error.to_string()),

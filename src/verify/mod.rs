@@ -7,6 +7,7 @@
 
 mod command;
 mod spill;
+mod treated;
 
 pub use command::verify;
 
@@ -28,6 +29,7 @@ use crate::source::types::render::render;
 use crate::source::types::{ColumnPlan, RowsBuilder};
 use crate::source::wire::Wire;
 use spill::{Differences, KeyHash, RowText, Side, compare};
+use treated::Treated;
 
 /// Kind of the event by which the ledger knows of a comparison.
 pub const VERIFIED_EVENT: &str = "verified";
@@ -92,6 +94,7 @@ impl Comparison<'_> {
         };
         let columns: Vec<String> = self.plan.columns.iter().map(text).collect();
         let columns = columns.join(", ");
+        let treated = Treated::of(self.plan);
         let mut row = RowText::default();
         for leaf in &self.info.leaves {
             let sql = format!(
@@ -114,7 +117,7 @@ impl Comparison<'_> {
                         "COPY sent another number of columns than asked for",
                     ));
                 }
-                for index in 0..usize::from(count) {
+                for (index, treated) in treated.iter().enumerate() {
                     let value = match i32::from_be_bytes(take(&mut rest)?) {
                         -1 => None,
                         length => {
@@ -123,10 +126,10 @@ impl Comparison<'_> {
                                 .and_then(|length| rest.split_at_checked(length))
                                 .ok_or_else(cut_short)?;
                             rest = after;
-                            Some(value)
+                            Some(treated.source(value)?)
                         }
                     };
-                    row.push(value, self.is_key(index));
+                    row.push(value.as_deref(), self.is_key(index));
                 }
                 with(&row)?;
             }
@@ -139,6 +142,7 @@ impl Comparison<'_> {
         let mut row = RowText::default();
         let mut text = String::new();
         let schema = self.schema();
+        let treated = Treated::of(self.plan);
         for file in self.table.files().values() {
             let (folder, mask) = (&self.plan.folder, Some(&file.mask));
             for piece in scan_file(self.lake, self.runtime, folder, &file.path, &schema, mask)? {
@@ -146,17 +150,20 @@ impl Comparison<'_> {
                 let overflow = self.overflow(&batch);
                 for index in 0..batch.num_rows() {
                     row.clear();
-                    for (place, column) in self.plan.columns.iter().enumerate() {
+                    let columns = self.plan.columns.iter().zip(&treated);
+                    for (place, (column, treated)) in columns.enumerate() {
                         let array = batch.column(place);
                         let is_key = self.is_key(place);
                         if array.is_valid(index) {
                             text.clear();
                             render(&column.kind, array, index, &mut text)?;
-                            row.push(Some(text.as_bytes()), is_key);
+                            row.push(Some(&treated.lake(text.as_bytes())), is_key);
                         } else {
                             let spilled = overflow.get(place).and_then(Option::as_ref);
                             let spilled = spilled.filter(|texts| texts.is_valid(index));
-                            row.push(spilled.map(|texts| texts.value(index).as_bytes()), is_key);
+                            let text =
+                                spilled.map(|texts| treated.lake(texts.value(index).as_bytes()));
+                            row.push(text.as_deref(), is_key);
                         }
                     }
                     with(&row)?;

@@ -80,10 +80,29 @@ fn table_differences(
             read.rows.into_iter().map(|row| merged(&columns, row)).collect();
         rows.sort();
         if let Some(difference) = judge::difference(&source, &rows) {
-            wrong.push(format!("{reader:?}: {difference}"));
+            let cells = cells(&columns, &source, &rows);
+            wrong.push(format!("{reader:?}: {}", cells.unwrap_or(difference)));
         }
     }
     wrong
+}
+
+/// The columns that differ, where the rows are the same but for some values.
+fn cells(
+    columns: &[Column],
+    source: &[Vec<Option<String>>],
+    lake: &[Vec<Option<String>>],
+) -> Option<String> {
+    let mut found = BTreeMap::new();
+    for (s, l) in source.iter().zip(lake) {
+        let pairs = s.iter().zip(l).zip(columns).filter(|((s, l), _)| s != l);
+        for ((s, l), column) in pairs {
+            let text = format!("{} ({}): {s:?} is {l:?}", column.name, column.kind);
+            found.entry(&column.name).or_insert(text);
+        }
+    }
+    let few = source.len() == lake.len() && found.len() * 2 <= columns.len();
+    few.then(|| found.into_values().collect::<Vec<_>>().join("\n"))
 }
 
 fn columns(sql: &mut Sql, oid: &str) -> Vec<Column> {
@@ -99,24 +118,29 @@ fn columns(sql: &mut Sql, oid: &str) -> Vec<Column> {
          )
          SELECT b.attname, t.typname, CASE WHEN t.typcategory = 'A' THEN (
              WITH RECURSIVE element AS (
-                 SELECT e.typname, e.typtype, e.typbasetype FROM pg_type e WHERE e.oid = t.typelem
+                 SELECT e.typname, e.typtype, e.typbasetype, b.mod AS mod, e.typtypmod
+                 FROM pg_type e WHERE e.oid = t.typelem
                  UNION ALL
-                 SELECT e.typname, e.typtype, e.typbasetype
+                 SELECT e.typname, e.typtype, e.typbasetype,
+                     CASE WHEN element.mod = -1 THEN element.typtypmod ELSE element.mod END,
+                     e.typtypmod
                  FROM element JOIN pg_type e ON e.oid = element.typbasetype
                  WHERE element.typtype = 'd'
              )
-             SELECT typname FROM element WHERE typtype <> 'd') END, b.mod
+             SELECT typname || ' ' || mod FROM element WHERE typtype <> 'd') END, b.mod
          FROM base b JOIN pg_type t ON t.oid = b.type
          WHERE t.typtype <> 'd' ORDER BY b.attnum"
     ));
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     rows.iter()
         .map(|row| {
-            let modifier: i32 = text(&row[3]).parse().unwrap_or(-1);
+            let element = row[2].as_ref().and_then(|element| element.split_once(' '));
+            let modifier = element.map_or_else(|| text(&row[3]), |(_, own)| own.to_owned());
+            let modifier: i32 = modifier.parse().unwrap_or(-1);
             Column {
                 name: text(&row[0]),
                 kind: text(&row[1]),
-                element: row[2].clone(),
+                element: element.map(|(name, _)| name.to_owned()),
                 precision: (modifier >= 4).then(|| {
                     let both = modifier - 4;
                     // The scale has eleven bits, with a sign since PostgreSQL 15.
@@ -133,7 +157,7 @@ impl Column {
     fn shown(&self, text: &str) -> String {
         let held = match &self.element {
             Some(element) if self.kind != "int2vector" && self.kind != "oidvector" => {
-                elements(text).and_then(|elements| {
+                elements(text, if element == "box" { ';' } else { ',' }).and_then(|elements| {
                     let shown: Option<Vec<String>> = elements
                         .iter()
                         .map(|element_text| match element_text {
@@ -165,6 +189,7 @@ impl Column {
                 | "timestamp"
                 | "timestamptz"
                 | "bytea"
+                | "hstore"
         ) || element == "numeric" && decimal(self.precision);
         Some(if plain { shown } else { serde_json::Value::from(shown).to_string() })
     }
@@ -242,7 +267,7 @@ fn quoted(text: &str) -> (String, &str) {
 }
 
 /// The elements of an array's text; none if it has bounds or dimensions that Delta can't hold.
-fn elements(text: &str) -> Option<Vec<Option<String>>> {
+fn elements(text: &str, delimiter: char) -> Option<Vec<Option<String>>> {
     let inner = text.strip_prefix('{')?.strip_suffix('}')?;
     let mut found = Vec::new();
     let mut rest = inner;
@@ -252,7 +277,7 @@ fn elements(text: &str) -> Option<Vec<Option<String>>> {
             found.push(Some(value));
             after
         } else {
-            let end = rest.find(',').unwrap_or(rest.len());
+            let end = rest.find(delimiter).unwrap_or(rest.len());
             let word = &rest[..end];
             if word.starts_with('{') {
                 return None;
@@ -260,7 +285,7 @@ fn elements(text: &str) -> Option<Vec<Option<String>>> {
             found.push((word != "NULL").then(|| word.to_owned()));
             &rest[end..]
         };
-        rest = next.strip_prefix(',').unwrap_or(next);
+        rest = next.strip_prefix(delimiter).unwrap_or(next);
     }
     Some(found)
 }
@@ -278,9 +303,9 @@ fn merged(columns: &[Column], mut row: Vec<Option<String>>) -> Vec<Option<String
                 None => format!("!{text}"),
                 Some(held) => format!("both {held} and !{text}"),
             });
-        } else if column.kind.starts_with("float") {
+        } else if is_float(&column.kind) {
             *value = value.take().map(|text| float(&column.kind, &text));
-        } else if column.element.as_deref().is_some_and(|kind| kind.starts_with("float")) {
+        } else if column.element.as_deref().is_some_and(is_float) {
             *value = value.take().map(|text| {
                 let inner = text.trim_start_matches('[').trim_end_matches(']');
                 let kind = column.element.as_deref().unwrap_or_default();
@@ -295,6 +320,10 @@ fn merged(columns: &[Column], mut row: Vec<Option<String>>) -> Vec<Option<String
         }
     }
     row
+}
+
+fn is_float(kind: &str) -> bool {
+    matches!(kind, "float4" | "float8")
 }
 
 /// A float by its value: two programs may choose other shortest digits for it.

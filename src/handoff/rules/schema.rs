@@ -14,7 +14,7 @@
 //!  the name was there before    read again: files still have what stood under it (there is no column
 //!                               mapping), and a new column must not show it
 //!  renamed, another type        read again, unless the lake's type stays the same
-//!  generated no longer          read again: the source's rows keep the values, no file has them
+//!  left out no longer           read again: the source's rows keep the values, no file has them
 //!  another key                  read again: rows are found by it
 //! ```
 
@@ -29,8 +29,8 @@ pub struct Known<'a> {
     pub pg_type: (u32, i32),
     /// The column is part of the key that tells rows apart.
     pub key: bool,
-    /// It is generated, so the lake does not have it.
-    pub generated: bool,
+    /// The lake does not have it: it is generated, or left out.
+    pub left_out: bool,
 }
 
 /// A column as the stream names it now, with what the catalog of now says of it.
@@ -102,8 +102,8 @@ pub enum Doubt {
         to: String,
     },
     /// The source stored its values all along, and no file has them.
-    #[error("column {0:?} was generated and is no longer")]
-    Generated(String),
+    #[error("column {0:?} was generated or left out and is no longer")]
+    LeftOut(String),
     /// Old rows have a value that no file has.
     #[error("column {0:?} came with a value for the rows that were there")]
     Default(String),
@@ -140,8 +140,8 @@ fn judge(
     table: Table<'_>,
 ) -> Result<(Vec<String>, Vec<String>), Doubt> {
     let keys = |names: &mut Vec<&str>| names.sort_unstable();
-    let (generated, known): (Vec<&Known<'_>>, Vec<&Known<'_>>) =
-        all.iter().partition(|known| known.generated);
+    let (left_out, known): (Vec<&Known<'_>>, Vec<&Known<'_>>) =
+        all.iter().partition(|known| known.left_out);
     let mut old_key: Vec<&str> = known.iter().filter(|c| c.key).map(|c| c.name).collect();
     let mut new_key: Vec<&str> = sent.iter().filter(|c| c.key).map(|c| c.name).collect();
     keys(&mut old_key);
@@ -151,8 +151,8 @@ fn judge(
         let name = || column.name.to_owned();
         let Some(before) = known.iter().find(|known| known.name == column.name) else {
             let Some(found) = column.catalog else { return Err(Doubt::Passed(name())) };
-            if generated.iter().any(|known| known.attnum == found.attnum) {
-                return Err(Doubt::Generated(name()));
+            if left_out.iter().any(|known| known.attnum == found.attnum) {
+                return Err(Doubt::LeftOut(name()));
             }
             if let Some(from) = known.iter().find(|known| known.attnum == found.attnum) {
                 return Err(Doubt::Renamed { from: from.name.to_owned(), to: name() });
@@ -193,8 +193,8 @@ mod tests {
 
     const INT: (u32, i32) = (23, -1);
     const KNOWN: [Known<'static>; 2] = [
-        Known { attnum: 1, name: "id", pg_type: INT, key: true, generated: false },
-        Known { attnum: 2, name: "a", pg_type: INT, key: false, generated: false },
+        Known { attnum: 1, name: "id", pg_type: INT, key: true, left_out: false },
+        Known { attnum: 2, name: "a", pg_type: INT, key: false, left_out: false },
     ];
     const NOTHING_ELSE: Table<'static> = Table { same_files: true, hidden: &[] };
 
@@ -249,12 +249,12 @@ mod tests {
 
     #[test]
     fn a_column_that_is_generated_no_longer_has_values_in_old_rows() {
-        let generated = Known { attnum: 3, name: "g", pg_type: INT, key: false, generated: true };
+        let generated = Known { attnum: 3, name: "g", pg_type: INT, key: false, left_out: true };
         let known = [KNOWN[0].clone(), KNOWN[1].clone(), generated];
         let columns = [sent("id", 1), sent("a", 2)];
         assert_eq!(evolve(&known, &columns, NOTHING_ELSE), Evolution::Same);
         let columns = [sent("id", 1), sent("a", 2), sent("g", 3)];
-        let doubt = Evolution::ReadAgain(Doubt::Generated("g".into()));
+        let doubt = Evolution::ReadAgain(Doubt::LeftOut("g".into()));
         assert_eq!(evolve(&known, &columns, NOTHING_ELSE), doubt);
     }
 

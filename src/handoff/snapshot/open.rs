@@ -242,6 +242,7 @@ async fn prepare(session: &mut Session) -> Result<(Vec<TableInfo>, TypeCatalog)>
     let ours = session.made_here().await?;
     let request = check::CheckRequest {
         tables: session.config.tables()?,
+        treatments: &session.config.treatments,
         slot: &session.config.name,
         publication: &session.config.name,
         // Our own slot is there for what is copied, or goes before the new one is made.

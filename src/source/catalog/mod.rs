@@ -12,9 +12,11 @@ mod pattern;
 mod query;
 mod resolve;
 mod server;
+mod treat;
 
 pub use pattern::{for_table, quote_if_needed};
 pub use server::{Role, ServerInfo, current_lsn, insert_lsn};
+pub use treat::{Rule, Treatments};
 
 use crate::source::client::Client;
 use tokio_postgres::types::FromSql;
@@ -22,6 +24,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::error::{Error, Kind, Result};
 use crate::source::check::{Finding, as_error};
+use crate::source::types::ColumnOptions;
 
 /// One column that is not dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +47,15 @@ pub struct ColumnInfo {
     pub missing: Option<String>,
     /// The partitions do not agree on the missing value, so `missing` is no answer.
     pub missing_differs: bool,
+    /// What the configuration says of it.
+    pub options: ColumnOptions,
+}
+
+impl ColumnInfo {
+    /// Whether the lake has no such column.
+    pub fn is_left_out(&self) -> bool {
+        self.generated != '\0' || self.options.left_out
+    }
 }
 
 /// What a table's WAL records tell about the old row.
@@ -166,7 +178,7 @@ impl TableInfo {
     }
 
     /// Hex digest of what the rows' meaning depends on: name, identity, key, and each column's
-    /// number, name, type and generation. Sizes, files and statistics are not in it.
+    /// number, name, type, generation and options. Sizes, files and statistics are not in it.
     pub fn fingerprint(&self) -> String {
         let mut digest = Digest::default();
         digest.text(&self.schema).text(&self.name);
@@ -175,6 +187,11 @@ impl TableInfo {
             digest.number(c.attnum.into()).text(&c.name);
             digest.number(c.type_oid.into()).number(c.typmod.into()).text(&c.type_name);
             digest.number(c.generated as i64);
+            // Nothing for a column that is held as it is: lakes of before know no options.
+            let options = c.options.name();
+            if !options.is_empty() {
+                digest.text(&options);
+            }
         }
         match self.key_names() {
             None => digest.number(-1),
@@ -227,13 +244,15 @@ pub struct Selection {
 pub async fn select_tables(
     client: &Client,
     patterns: &[String],
+    treatments: &Treatments,
     server_version: u32,
 ) -> Result<Selection> {
     let patterns = pattern::parse(patterns)?;
     let relations = query::relations(client).await?;
     let tree = query::partition_tree(client, server_version).await?;
     let mut resolved = resolve::resolve(&patterns, &relations, &tree);
-    let tables = query::describe(client, server_version, &resolved.tables).await?;
+    let mut tables = query::describe(client, server_version, &resolved.tables).await?;
+    resolved.findings.extend(treatments.apply(&mut tables));
     for table in tables.iter().filter(|t| t.columns.is_empty()) {
         resolved.findings.push(Finding::error(
             "no-columns",
@@ -269,9 +288,10 @@ pub async fn signatures(
 pub async fn load_tables(
     client: &Client,
     patterns: &[String],
+    treatments: &Treatments,
     server_version: u32,
 ) -> Result<Vec<TableInfo>> {
-    let selection = select_tables(client, patterns, server_version).await?;
+    let selection = select_tables(client, patterns, treatments, server_version).await?;
     match as_error(&selection.findings) {
         Some(error) => Err(error),
         None => Ok(selection.tables),
@@ -338,6 +358,7 @@ pub(crate) mod tests {
             generated: '\0',
             missing: None,
             missing_differs: false,
+            options: ColumnOptions::default(),
         }
     }
 
@@ -391,7 +412,7 @@ pub(crate) mod tests {
     #[test]
     fn every_schema_fact_shows_in_the_fingerprint() {
         type Change = fn(&mut TableInfo);
-        let changes: [Change; 11] = [
+        let changes: [Change; 13] = [
             |t| t.name = "u".into(),
             |t| t.schema = "s".into(),
             |t| t.identity = ReplicaIdentity::Full,
@@ -402,6 +423,8 @@ pub(crate) mod tests {
             |t| t.columns[1].name = "w".into(),
             |t| t.columns[1].type_oid = 1043,
             |t| t.columns[1].typmod = 14,
+            |t| t.columns[1].options.as_text = true,
+            |t| t.columns[1].options.left_out = true,
             |t| drop(t.columns.pop()),
         ];
         let mut seen = std::collections::HashSet::from([table("t").fingerprint()]);

@@ -180,6 +180,7 @@ async fn columns(client: &Client, version: u32, tables: &[u32]) -> Result<HashMa
             generated: letter(field(row, 7)?),
             missing: None,
             missing_differs: false,
+            options: Default::default(),
         };
         let of_table = columns.entry(field(row, 0)?).or_default();
         of_table.version.number(column.attnum.into()).text(field(row, 8)?);

@@ -60,7 +60,8 @@ impl Facts {
             Some(server) => server.clone(),
             None => ServerInfo::load(client).await?,
         };
-        let selection = select_tables(client, request.tables, server.version).await?;
+        let selection =
+            select_tables(client, request.tables, request.treatments, server.version).await?;
         let publication = publication_info(client, request.publication, server.version).await?;
         let slot = slot_info(client, request.slot).await?;
         let rights = rights(client, &selection.tables).await?;

@@ -17,13 +17,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::source::catalog::ServerInfo;
+use crate::source::catalog::{ServerInfo, Treatments};
 
 /// What is to be replicated, and how.
 #[derive(Clone, Debug)]
 pub struct CheckRequest<'a> {
     /// The user's table patterns.
     pub tables: &'a [String],
+    /// What the user says of columns.
+    pub treatments: &'a Treatments,
     /// The slot's name.
     pub slot: &'a str,
     /// The publication's name.

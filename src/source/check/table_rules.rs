@@ -193,8 +193,13 @@ fn rights(table: &TableInfo, facts: &Facts, findings: &mut Vec<Finding>) {
             lacking.push(format!("USAGE on schema {schema}"));
             grants.push(format!("GRANT USAGE ON SCHEMA {} TO {role};", quote_ident(schema)));
         }
-        if !rights.select && !rights.unreadable.is_empty() {
-            lacking.push(format!("SELECT on {shown} ({})", rights.unreadable.join(", ")));
+        let left_out = |name: &String| {
+            table.columns.iter().any(|column| column.name == *name && column.options.left_out)
+        };
+        let unreadable: Vec<&str> =
+            rights.unreadable.iter().filter(|name| !left_out(name)).map(String::as_str).collect();
+        if !rights.select && !unreadable.is_empty() {
+            lacking.push(format!("SELECT on {shown} ({})", unreadable.join(", ")));
             grants.push(format!("GRANT SELECT ON {} TO {role};", sql_name(schema, name)));
         }
         if rights.row_security && filtered.is_none() {

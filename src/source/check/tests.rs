@@ -64,8 +64,10 @@ fn slot() -> SlotInfo {
     }
 }
 
+const UNTREATED: &Treatments = &Treatments::none();
 const REQUEST: CheckRequest<'static> = CheckRequest {
     tables: &[],
+    treatments: UNTREATED,
     slot: "s",
     publication: "p",
     started: false,

@@ -205,7 +205,7 @@ fn bent(publication: &str, published: &PublishedTable, table: &TableInfo) -> Vec
         let unsent: Vec<&str> = table
             .columns
             .iter()
-            .filter(|c| !list.contains(&c.attnum))
+            .filter(|c| !c.is_left_out() && !list.contains(&c.attnum))
             .map(|c| c.name.as_str())
             .collect();
         if !lacking.is_empty() {
@@ -514,6 +514,9 @@ mod tests {
         assert_eq!(problems(&narrow, &tables)[0].severity, crate::source::check::Severity::Error);
         narrow.tables[0].columns = Some(vec![1]);
         assert_eq!(problems(&narrow, &tables)[0].severity, crate::source::check::Severity::Error);
+        let mut treated = tables;
+        treated[0].columns[1].options.left_out = true;
+        assert!(ids(&narrow, &treated).is_empty());
     }
 
     #[test]

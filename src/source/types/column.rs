@@ -264,6 +264,13 @@ impl ColumnBuilder {
             (Kind::Ewkb, Values::Bytes(values)) => {
                 values.push_with(|out| bytes::from_hex(text, out))?
             }
+            (Kind::Hashed(key), Values::Bytes(values)) => {
+                let hash = key.hash(text)?;
+                values.push_with(|out| {
+                    bytes::push_hex(&hash, out);
+                    Ok(())
+                })?;
+            }
             (_, Values::Bytes(values)) => values.push(text)?,
             (Kind::Vector, Values::List { ends, items }) => {
                 let start = items.len();

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, TimeUnit};
 
+use super::hash::HashKey;
+
 /// How values of a PostgreSQL type stand in the lake.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -45,6 +47,8 @@ pub enum Kind {
     Bit,
     /// The text of the type's own output function, whatever the type.
     Server,
+    /// The keyed hash of the text of the type's own output function, whatever the type.
+    Hashed(HashKey),
     /// map<string,string>.
     Hstore,
     /// pgvector: array<float>.
@@ -91,7 +95,8 @@ impl Kind {
             | Kind::Timetz
             | Kind::Interval { .. }
             | Kind::Bit
-            | Kind::Server => DataType::Utf8,
+            | Kind::Server
+            | Kind::Hashed(_) => DataType::Utf8,
             Kind::Hstore => DataType::Map(map_entries(), false),
             Kind::Vector => DataType::List(list_item(DataType::Float32)),
             Kind::Array(element) => DataType::List(list_item(element.kind.arrow_type())),
@@ -114,7 +119,7 @@ impl Kind {
     /// snapshot copy the plain column, and only then may a stream ask for binary.
     pub fn has_binary(&self) -> bool {
         match self {
-            Kind::Server | Kind::Hstore | Kind::Vector | Kind::Ewkb => false,
+            Kind::Server | Kind::Hashed(_) | Kind::Hstore | Kind::Vector | Kind::Ewkb => false,
             Kind::Array(element) => element.kind.has_binary(),
             _ => true,
         }

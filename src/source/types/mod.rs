@@ -25,6 +25,7 @@ mod cursor;
 mod datetime;
 mod extension;
 mod float;
+mod hash;
 mod kind;
 mod numeric;
 mod plan;
@@ -40,7 +41,8 @@ mod tests;
 
 pub use catalog::{TypeCatalog, TypeInfo};
 pub use column::ColumnBuilder;
+pub use hash::HashKey;
 pub use kind::{Element, Kind};
-pub use plan::{ColumnOptions, ColumnPlan, Select, check_names, natural_kind, plan, plan_columns};
+pub use plan::{ColumnOptions, ColumnPlan, Select, check_names, kind_with, plan, plan_columns};
 pub use rows::{Op, RowsBuilder};
 pub use table::type_table;

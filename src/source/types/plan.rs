@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrow::datatypes::Field;
 
 use super::catalog::{TypeCatalog, TypeInfo};
+use super::hash::HashKey;
 use super::kind::{Element, Kind};
 use super::rows::EXTRA_COLUMNS;
 use super::table::kind_of;
@@ -19,6 +20,53 @@ pub struct ColumnOptions {
     pub decimal: Option<(u8, i8)>,
     /// Hold PostgreSQL's text, whatever the type.
     pub as_text: bool,
+    /// Hold a hash of PostgreSQL's text, made with this key.
+    pub hash: Option<HashKey>,
+    /// The lake does not have the column.
+    pub left_out: bool,
+}
+
+impl ColumnOptions {
+    /// In a word, as a lake table remembers it; empty for a column that is held as it is.
+    pub fn name(&self) -> String {
+        match self {
+            ColumnOptions { left_out: true, .. } => "left out".to_owned(),
+            ColumnOptions { hash: Some(key), .. } => format!("hash {}", key.id()),
+            ColumnOptions { as_text: true, .. } => "text".to_owned(),
+            ColumnOptions { decimal: Some((precision, scale)), .. } => {
+                format!("decimal {precision} {scale}")
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// Reads what [`ColumnOptions::name`] wrote; the hash's key is taken from `key` if it is that one.
+    ///
+    /// # Errors
+    /// A newer program wrote it.
+    pub fn parse(name: &str, key: Option<&HashKey>) -> Result<ColumnOptions> {
+        let none = ColumnOptions::default();
+        let words: Vec<&str> = name.split(' ').collect();
+        let numbers =
+            |precision: &str, scale: &str| Some((precision.parse().ok()?, scale.parse().ok()?));
+        let parsed = match words.as_slice() {
+            [""] => Some(none),
+            ["left", "out"] => Some(ColumnOptions { left_out: true, ..none }),
+            ["hash", id] => {
+                let key = key.filter(|key| key.id() == *id);
+                let hash = Some(key.cloned().unwrap_or_else(|| HashKey::named(id)));
+                Some(ColumnOptions { hash, ..none })
+            }
+            ["text"] => Some(ColumnOptions { as_text: true, ..none }),
+            ["decimal", precision, scale] => numbers(precision, scale)
+                .map(|decimal| ColumnOptions { decimal: Some(decimal), ..none }),
+            _ => None,
+        };
+        parsed.ok_or_else(|| {
+            Error::failed(format!("a column of the lake is held as {name:?}, which is unknown"))
+                .next("a newer tidegate wrote it; use that")
+        })
+    }
 }
 
 /// How a snapshot selects the column.
@@ -91,7 +139,7 @@ pub fn plan(
     column: &ColumnInfo,
     options: &ColumnOptions,
 ) -> Result<ColumnPlan> {
-    let kind = kind(types, column, options)
+    let kind = kind_with(types, column.type_oid, column.typmod, options)
         .map_err(|error| error.at(format!("column {}", quoted(&column.name))))?;
     let select = if kind.has_binary() {
         Select::Plain
@@ -110,8 +158,27 @@ pub fn plan(
     })
 }
 
-fn kind(types: &TypeCatalog, column: &ColumnInfo, options: &ColumnOptions) -> Result<Kind> {
-    let natural = natural_kind(types, column.type_oid, column.typmod)?;
+/// The kind of a column of a type.
+///
+/// # Errors
+/// The type is not in the catalog, or an option does not suit it.
+pub fn kind_with(
+    types: &TypeCatalog,
+    oid: u32,
+    typmod: i32,
+    options: &ColumnOptions,
+) -> Result<Kind> {
+    let natural = natural_kind(types, oid, typmod)?;
+    if let Some(key) = &options.hash {
+        if !key.is_known() {
+            return Err(Error::config(format!(
+                "the lake has hashes made with the key {}, which is not the one configured",
+                key.id()
+            ))
+            .next("give the key of before as TIDEGATE_HASH_KEY or `hash_key_file`, or let the table be read again"));
+        }
+        return Ok(Kind::Hashed(key.clone()));
+    }
     if options.as_text {
         return Ok(match natural {
             Kind::Numeric | Kind::Decimal { .. } => Kind::Numeric,
@@ -129,20 +196,13 @@ fn kind(types: &TypeCatalog, column: &ColumnInfo, options: &ColumnOptions) -> Re
     match natural {
         Kind::Array(element) if numeric(&element.kind) => Ok(Kind::array_of(decimal)),
         kind if numeric(&kind) => Ok(decimal),
-        _ => Err(Error::config(format!(
-            "a decimal is configured for a column of type {}",
-            column.type_name
-        ))
-        .next("remove the setting: it is for numeric columns")),
+        _ => Err(Error::config("a decimal is configured for a column that is no numeric")
+            .next("remove the setting: it is for numeric columns")),
     }
 }
 
-/// The kind a type has by itself.
 /// The kind of a type without options.
-///
-/// # Errors
-/// A type that can't be replicated.
-pub fn natural_kind(types: &TypeCatalog, oid: u32, typmod: i32) -> Result<Kind> {
+fn natural_kind(types: &TypeCatalog, oid: u32, typmod: i32) -> Result<Kind> {
     let (info, typmod) = types.base_of(oid, typmod)?;
     if !info.is_array {
         return Ok(kind_of(info, typmod, types.server_version));

@@ -68,7 +68,8 @@ fn value(kind: &Kind, array: &dyn Array, row: usize, out: &mut String) -> Option
         | Kind::Timetz
         | Kind::Interval { .. }
         | Kind::Bit
-        | Kind::Server => out.push_str(array.as_string_opt::<i32>()?.value(row)),
+        | Kind::Server
+        | Kind::Hashed(_) => out.push_str(array.as_string_opt::<i32>()?.value(row)),
         Kind::Bytea => {
             out.push_str("\\x");
             for byte in array.as_binary_opt::<i32>()?.value(row) {

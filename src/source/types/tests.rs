@@ -477,6 +477,7 @@ fn column(name: &str, type_oid: u32) -> ColumnInfo {
         not_null: false,
         generated: '\0',
         missing_differs: false,
+        options: ColumnOptions::default(),
         missing: None,
     }
 }
@@ -495,7 +496,7 @@ fn selections_are_quoted_and_need_no_search_path() {
         plan(&catalog(), &column("a\"b", oid), options).unwrap().select_expr()
     };
     let plain = ColumnOptions::default();
-    let text = ColumnOptions { as_text: true, ..plain };
+    let text = ColumnOptions { as_text: true, ..plain.clone() };
     assert_eq!(select(23, &plain), r#""a""b""#);
     assert_eq!(select(869, &plain), r#"pg_catalog.textin("pg_catalog"."inet_out"("a""b"))"#);
     assert_eq!(select(23, &text), r#"pg_catalog.textin("pg_catalog"."int4_out"("a""b"))"#);

@@ -44,7 +44,7 @@ pub(super) fn write(kind: &Kind, value: &[u8], out: &mut Vec<u8>) -> Decode<()> 
         Kind::Money => numeric::write_money(i64::from_be_bytes(exactly(value)?), out),
         Kind::Bit => write_bits(value, out)?,
         Kind::Array(element) => array::write_text(element, value, out)?,
-        Kind::Server | Kind::Hstore | Kind::Vector | Kind::Ewkb => {
+        Kind::Server | Kind::Hashed(_) | Kind::Hstore | Kind::Vector | Kind::Ewkb => {
             return Err(Malformed("this type is read as text only"));
         }
     }

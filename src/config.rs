@@ -119,8 +119,10 @@ pub struct Config {
     tables: Vec<String>,
 }
 
-/// What the `[[columns]]` sections say, with the key of the hashes where one is asked for.
+/// What the `[[columns]]` sections say, with the key of the hashes where one is asked for, and the
+/// publication whose filters count.
 fn treatments(
+    publication: &str,
     sections: &[file::ColumnsFile],
     key_file: Option<&Path>,
     env: &dyn Fn(&str) -> Option<String>,
@@ -140,7 +142,7 @@ fn treatments(
     }
     let key = secret.map(|secret| HashKey::new(secret.as_bytes()));
     let rules = sections.iter().map(|section| section.rule(key.as_ref()));
-    Ok(Treatments::new(rules.collect::<Result<_>>()?, key))
+    Ok(Treatments::new(rules.collect::<Result<_>>()?, key, publication))
 }
 
 /// What a command can't do without.
@@ -251,7 +253,7 @@ impl Config {
             (None, None) => Vec::new(),
         };
         let key_file = fill_path("hash_key_file", file.hash_key_file.take())?;
-        let treatments = treatments(&file.columns, key_file.as_deref(), env)?;
+        let treatments = treatments(&name, &file.columns, key_file.as_deref(), env)?;
         let state_dir = match flags
             .state_dir
             .clone()

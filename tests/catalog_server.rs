@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tidegate::error::Kind;
 use tidegate::source::catalog::{
-    ReplicaIdentity, ServerInfo, TableInfo, TableKind, current_lsn, insert_lsn, load_tables,
+    ReplicaIdentity, ServerInfo, TableKind, Treatments, current_lsn, insert_lsn, load_tables,
     select_tables,
 };
 use tidegate::source::check::{CheckReport, CheckRequest, Severity, check};
@@ -25,6 +25,8 @@ async fn open(config: &Config) -> Client {
     tokio::spawn(connection);
     client.into()
 }
+
+const UNTREATED: &Treatments = &Treatments::none();
 
 struct Scratch {
     admin: Client,
@@ -65,7 +67,9 @@ impl Scratch {
     }
 
     async fn refused(&self, pattern: &str, word: &str) {
-        let error = load_tables(&self.client, &[pattern.into()], self.version).await.unwrap_err();
+        let error = load_tables(&self.client, &[pattern.into()], UNTREATED, self.version)
+            .await
+            .unwrap_err();
         assert!(error.to_string().contains(word), "{pattern}: {error}");
         assert_eq!(error.kind(), Kind::Check, "{pattern}: {error}");
         assert!(error.next_step().is_some() || word == "excluded", "{pattern}: {error}");
@@ -75,6 +79,7 @@ impl Scratch {
         let tables = [tables.to_owned()];
         let request = CheckRequest {
             tables: &tables,
+            treatments: UNTREATED,
             slot: &self.name,
             publication: "tide",
             started: false,
@@ -139,10 +144,10 @@ async fn what_is_no_table_is_refused_by_name_and_left_out_by_globs() {
     ] {
         s.refused(pattern, word).await;
     }
-    let syntax = load_tables(&s.client, &["a b".into()], s.version).await.unwrap_err();
+    let syntax = load_tables(&s.client, &["a b".into()], UNTREATED, s.version).await.unwrap_err();
     assert_eq!(syntax.kind(), Kind::Config);
 
-    let all = select_tables(&s.client, &["*.*".into()], s.version).await.unwrap();
+    let all = select_tables(&s.client, &["*.*".into()], UNTREATED, s.version).await.unwrap();
     let names: Vec<_> = all.tables.iter().map(|t| t.display()).collect();
     assert_eq!(names, ["\"My Schema\".\"a.b\"", "public.events", "public.orders"]);
     assert_eq!(all.findings.len(), 1, "{:?}", all.findings);
@@ -178,7 +183,7 @@ async fn columns_keys_and_leaves_are_as_the_catalog_has_them() {
          ALTER TABLE public.ev ADD COLUMN x int DEFAULT 42;",
     )
     .await;
-    let tables = load_tables(&s.client, &["*".into()], s.version).await.unwrap();
+    let tables = load_tables(&s.client, &["*".into()], UNTREATED, s.version).await.unwrap();
     let table = |name: &str| tables.iter().find(|t| t.name == name).unwrap().clone();
 
     let wide = table("wide");
@@ -215,11 +220,13 @@ async fn columns_keys_and_leaves_are_as_the_catalog_has_them() {
     let before = wide.fingerprint();
     s.sql("UPDATE public.wide SET n = 1").await;
     s.sql("VACUUM FULL public.wide").await;
-    let again = load_tables(&s.client, &["wide".into()], s.version).await.unwrap().remove(0);
+    let again =
+        load_tables(&s.client, &["wide".into()], UNTREATED, s.version).await.unwrap().remove(0);
     assert_eq!(again.fingerprint(), before);
     assert_ne!(again.leaves[0].relfilenode, wide.leaves[0].relfilenode);
     s.sql("ALTER TABLE public.wide ALTER n TYPE numeric(12,2)").await;
-    let again = load_tables(&s.client, &["wide".into()], s.version).await.unwrap().remove(0);
+    let again =
+        load_tables(&s.client, &["wide".into()], UNTREATED, s.version).await.unwrap().remove(0);
     assert_ne!(again.fingerprint(), before);
     s.finish().await;
 }
@@ -236,7 +243,7 @@ async fn a_publication_is_made_used_extended_and_refused() {
     )
     .await;
     let load = |patterns: &'static str| async {
-        load_tables(&s.client, &[patterns.to_owned()], s.version).await.unwrap()
+        load_tables(&s.client, &[patterns.to_owned()], UNTREATED, s.version).await.unwrap()
     };
     let first = load("a,ev").await;
     let made = ensure_publication(&s.client, "odd \"name", &first, true, "a run", s.version)
@@ -255,8 +262,7 @@ async fn a_publication_is_made_used_extended_and_refused() {
         .await
         .unwrap();
     assert_eq!((grown.created, grown.tables.len()), (false, 4));
-    let oids = |tables: &[TableInfo]| tables.iter().map(|t| t.oid).collect::<Vec<u32>>();
-    let contract = grown.contract_of(oids(&first));
+    let contract = grown.contract();
     assert_eq!(contract, made.contract_digest, "more tables are no change");
     s.sql("ALTER PUBLICATION \"odd \"\"name\" DROP TABLE ONLY public.a").await;
     s.sql("ALTER PUBLICATION \"odd \"\"name\" ADD TABLE ONLY public.a").await;
@@ -288,7 +294,8 @@ async fn a_publication_is_made_used_extended_and_refused() {
         assert_eq!((&b.columns, &b.row_filter), (&None, &None));
         s.sql("ALTER PUBLICATION lists SET TABLE public.a (id) WHERE (id > 4), public.b").await;
         let other = publication_info(&s.client, "lists", s.version).await.unwrap().unwrap();
-        assert_ne!(other.contract_of(oids(&more)), info.contract_of(oids(&more)));
+        assert_ne!(other.membership(a.oid), info.membership(a.oid));
+        assert_eq!(other.contract(), info.contract());
         s.sql(
             "CREATE PUBLICATION inside FOR TABLES IN SCHEMA public
                WITH (publish_via_partition_root = true)",
@@ -331,6 +338,7 @@ async fn a_slot_is_described_and_dropped() {
     s.sql("CREATE TABLE public.t (id int PRIMARY KEY)").await;
     let tables = ["t".to_owned()];
     let mut request = CheckRequest {
+        treatments: UNTREATED,
         tables: &tables,
         slot: &slot,
         publication: "tide",
@@ -427,7 +435,7 @@ async fn a_role_without_rights_is_told_each_one_and_the_fixes_suffice() {
     let sql = owner.fix.split_once(": ").unwrap().1.to_owned();
     let errors = report.findings.iter().filter(|f| f.severity == Severity::Error).count();
     assert_eq!(errors, 1, "{}", report.to_text());
-    let tables = load_tables(&client, &["app.*".into()], s.version).await.unwrap();
+    let tables = load_tables(&client, &["app.*".into()], UNTREATED, s.version).await.unwrap();
     let refused = ensure_publication(&client, "tide", &tables, false, "another run", s.version)
         .await
         .unwrap_err();
@@ -474,7 +482,7 @@ async fn many_tables_take_no_more_queries_than_few() {
     )
     .await;
     let start = std::time::Instant::now();
-    let tables = load_tables(&s.client, &["*".into()], s.version).await.unwrap();
+    let tables = load_tables(&s.client, &["*".into()], UNTREATED, s.version).await.unwrap();
     println!("300 tables described in {:?}", start.elapsed());
     assert_eq!(tables.len(), 300);
     assert!(tables.iter().all(|t| t.columns.len() == 2 && t.key == Some(vec![0])));

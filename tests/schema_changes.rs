@@ -266,3 +266,40 @@ fn a_table_that_somebody_wrote_into_is_named_and_right_again_after_a_reseed() {
     assert_eq!(kinds(&p, "public.a"), ["handoff", "foreign", "handoff"]);
     assert!(!kinds(&p, "public.b")[1..].contains(&"handoff".to_owned()));
 }
+
+#[test]
+fn a_table_that_changes_before_it_is_published_is_read_again_and_holds_up_no_other() {
+    for change in [
+        "ALTER TABLE b ADD c int DEFAULT 5; INSERT INTO b VALUES (101, 'new', 6)",
+        "ALTER TABLE b DROP v; INSERT INTO b VALUES (101)",
+        "DROP TABLE b; CREATE TABLE b(id int PRIMARY KEY, w int); INSERT INTO b VALUES (1, 1)",
+        "DROP TABLE b",
+    ] {
+        let mut p = Pipeline::new(TestDb::new(usual(), "change_publish"));
+        p.tables = "public.*".to_owned();
+        p.sql().run(
+            "CREATE TABLE a(id int PRIMARY KEY, v text);
+             CREATE TABLE b(id int PRIMARY KEY, v text);
+             CREATE TABLE c(id int PRIMARY KEY, v text);
+             INSERT INTO a SELECT i, 'a' || i FROM generate_series(1, 100) i;
+             INSERT INTO b SELECT i, 'b' || i FROM generate_series(1, 100) i;
+             INSERT INTO c SELECT i, 'c' || i FROM generate_series(1, 100) i",
+        );
+        p.run().failpoint("handoff.publish.after", "1*crash").finish().expect_signal();
+        let exists = |table: &str| p.table(table).join("_delta_log").exists();
+        assert!(exists("a") && !exists("b") && !exists("c"));
+        // Tables that are published may change as well.
+        p.sql().run("ALTER TABLE a ADD d int; INSERT INTO a VALUES (101, 'new', 6)");
+        p.sql().run("UPDATE c SET v = 'meanwhile' WHERE id = 7");
+        p.sql().run(change);
+        p.run_to_now().expect_code(0);
+        assert_eq!(count(&p, "a"), 101);
+        assert_eq!(count(&p, "c"), 100);
+        if change.ends_with("DROP TABLE b") {
+            assert!(!exists("b"));
+            continue;
+        }
+        p.run().succeed();
+        p.assert_equal();
+    }
+}

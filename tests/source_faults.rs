@@ -470,3 +470,45 @@ fn a_slow_network_is_not_taken_for_a_dead_one() {
     assert!(!finished.stderr.contains("again"), "{}", finished.stderr);
     settled(&mut site);
 }
+
+/// A server that shuts down waits until its walsenders' clients have confirmed all it sent.
+#[test]
+fn a_server_that_is_shut_down_does_not_wait_for_us() {
+    let soon = Duration::from_secs(25);
+    for major in [14, 18] {
+        let mut site = site(major, &[]);
+        site.run().succeed();
+        // A batch that would end in ten minutes.
+        let plain = site.config.clone();
+        site.config = plain.replace("interval = \"100ms\"", "interval = \"10m\"");
+        assert_ne!(site.config, plain);
+        let mut running = site.command(&["run"]).start();
+        wait_until("the stream", PATIENCE, || {
+            assert!(!running.has_ended(), "{}", running.output());
+            site.sql().one("SELECT bool_or(active) FROM pg_replication_slots") == "t"
+        });
+        site.sql().run("UPDATE r SET n = 1 WHERE id % 3 = 0");
+        let began = Instant::now();
+        site.server.stop().unwrap();
+        assert!(began.elapsed() < soon, "{major}, a batch: {:?}", began.elapsed());
+        site.server.restart().unwrap();
+        running.signal("TERM");
+        running.finish().expect_code(0);
+        // A fence that waits for a table that is read again, which waits for the server.
+        let copied = site.pause("again.copied");
+        let mut running = site.command(&["run"]).pause(&copied).start();
+        site.sql().run("ALTER TABLE r ADD c int DEFAULT 7");
+        copied.reached(&mut running);
+        site.sql().run("INSERT INTO r VALUES (30001, 1, 'new')");
+        let began = Instant::now();
+        site.server.stop().unwrap();
+        assert!(began.elapsed() < soon, "{major}, a held fence: {:?}", began.elapsed());
+        copied.release();
+        site.server.restart().unwrap();
+        says(&mut running, &["trying again"]);
+        running.signal("TERM");
+        running.finish().expect_code(0);
+        site.config = plain;
+        settled(&mut site);
+    }
+}

@@ -456,6 +456,7 @@ mod tests {
             name: "t".into(),
             folder: "public/t".into(),
             columns: Arc::new([column]),
+            row_filter: None,
             left_out: vec!["twice".into()],
             identity: RowIdentity::Key(vec![0]),
             replica_identity: ReplicaIdentity::Default,

@@ -15,7 +15,7 @@ use crate::source::types::{ColumnOptions, HashKey};
 /// The property of the Delta table.
 pub const PROPERTY: &str = "tidegate.source";
 
-/// The format of a table all of whose columns are held as they are.
+/// The format of a table all of whose rows and columns are held as they are.
 const PLAIN: u32 = 1;
 /// The newest format this program knows: columns have options.
 const FORMAT: u32 = 2;
@@ -32,6 +32,9 @@ pub struct KnownTable {
     pub key: Option<Vec<usize>>,
     /// `pg_class.relreplident`.
     pub identity: char,
+    /// Rows that do not satisfy this SQL expression are not here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub row_filter: Option<String>,
     /// Where the rows lie: oid and file of the table or of each leaf partition.
     pub leaves: Vec<(u32, u32)>,
     /// Names that data files still have and the schema has no more.
@@ -82,7 +85,7 @@ impl KnownTable {
             options: column.options.name(),
         };
         let columns: Vec<KnownColumn> = table.columns.iter().map(column).collect();
-        let plain = columns.iter().all(|column| column.options.is_empty());
+        let plain = table.row_filter.is_none() && columns.iter().all(|c| c.options.is_empty());
         KnownTable {
             // An older program takes every column as it is: it must not read what says otherwise.
             format: if plain { PLAIN } else { FORMAT },
@@ -90,6 +93,7 @@ impl KnownTable {
             columns_version: table.columns_version.clone(),
             key: table.key.clone(),
             identity: table.identity.as_char(),
+            row_filter: table.row_filter.clone(),
             leaves: leaves(table),
             hidden: Vec::new(),
             partitioned: table.kind == TableKind::Partitioned,
@@ -159,6 +163,7 @@ impl KnownTable {
             columns_version: self.columns_version.clone(),
             key: self.key.clone(),
             key_deferrable: false,
+            row_filter: self.row_filter.clone(),
             leaves: Vec::new(),
             rows_estimated: 0.0,
             bytes: 0,
@@ -183,6 +188,7 @@ mod tests {
     fn what_is_read_back_makes_the_same_table() {
         let plain = table("t");
         let mut treated = table("t");
+        treated.row_filter = Some("(id > 1)".into());
         treated.columns[1].options.hash = Some(HashKey::new(b"k"));
         for info in [plain, treated] {
             let known = KnownTable::of(&info);

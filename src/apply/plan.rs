@@ -36,6 +36,8 @@ pub struct TablePlan {
     /// The replicated columns in the table's order. Generated columns are not among them (the
     /// stream does not carry them before PostgreSQL 18), nor those that are left out.
     pub columns: Arc<[ColumnPlan]>,
+    /// Only rows that satisfy this SQL expression are replicated.
+    pub row_filter: Option<String>,
     /// Columns that are not replicated, should the stream carry them.
     pub left_out: Vec<String>,
     /// How rows are told apart.
@@ -111,6 +113,7 @@ impl TablePlan {
             name: table.name.clone(),
             folder,
             columns: columns.into(),
+            row_filter: table.row_filter.clone(),
             left_out,
             identity,
             replica_identity: table.identity,

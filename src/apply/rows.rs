@@ -179,9 +179,13 @@ impl Rows<'_> {
                     let at = self.before.get(*key as usize).copied().flatten();
                     return Ok(at.map_or(Source::Nowhere, Source::At));
                 }
+                // An UPDATE by which a row comes to satisfy the publication's row filter is sent as
+                // an INSERT, without the large values that it left alone.
                 _ => {
-                    return Err(broken("an unchanged value of a row that was not there")
-                        .at(format!("column {column}")));
+                    let name = self.plan.columns.get(column).map_or("?", |column| &column.name);
+                    return Err(Error::unfit(format!(
+                        "a row came without the value of column {name:?}, which the WAL does not repeat"
+                    )));
                 }
             }
         }

@@ -159,8 +159,12 @@ fn attempt_task(run: &CopyRun, wire: &mut Option<Wire>, task: &Task) -> Result<D
         }
         Task::Count(table, (schema, name)) => {
             let leaf = crate::source::catalog::sql_name(schema, name);
-            let rows =
-                wire.simple_query(&format!("SELECT pg_catalog.count(*) FROM ONLY {leaf}"))?;
+            let plan = run.plans.get(*table).ok_or_else(|| Error::failed("no such table"))?;
+            let condition = plan.row_filter.as_ref().map(|filter| format!(" WHERE {filter}"));
+            let rows = wire.simple_query(&format!(
+                "SELECT pg_catalog.count(*) FROM ONLY {leaf}{}",
+                condition.unwrap_or_default()
+            ))?;
             let count = rows
                 .first()
                 .and_then(|row| row.first())
@@ -230,7 +234,7 @@ fn copy_chunk(
     failpoint::at("handoff.chunk.before")?;
     let mut sink = ChunkSink::new(run, plan, chunk)?;
     let mut bytes = 0;
-    copy_rows(wire, &chunk.copy_sql(&columns(plan)), &mut |row| {
+    copy_rows(wire, &chunk.copy_sql(&columns(plan), plan.row_filter.as_deref()), &mut |row| {
         sink.rows.append_copy_row(row)?;
         // What the server sent stands for the memory of the batch: a sum over the builder's
         // columns would cost about as much as the row itself.

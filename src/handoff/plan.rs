@@ -31,12 +31,20 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// The statement that copies it, selecting `columns`.
-    pub fn copy_sql(&self, columns: &str) -> String {
+    /// The statement that copies it, selecting `columns` of the rows that satisfy `row_filter`.
+    pub fn copy_sql(&self, columns: &str, row_filter: Option<&str>) -> String {
+        let conditions: Vec<String> = self
+            .range()
+            .into_iter()
+            .chain(row_filter.map(|filter| format!("({filter})")))
+            .collect();
+        let condition = match conditions.as_slice() {
+            [] => String::new(),
+            all => format!(" WHERE {}", all.join(" AND ")),
+        };
         format!(
-            "COPY (SELECT {columns} FROM ONLY {}{}) TO STDOUT (FORMAT binary)",
+            "COPY (SELECT {columns} FROM ONLY {}{condition}) TO STDOUT (FORMAT binary)",
             self.leaf(),
-            self.range()
         )
     }
 
@@ -45,13 +53,13 @@ impl Chunk {
         sql_name(&self.leaf.0, &self.leaf.1)
     }
 
-    fn range(&self) -> String {
+    fn range(&self) -> Option<String> {
         match (self.from_page, self.to_page) {
-            (0, None) => String::new(),
-            (from, None) => format!(" WHERE ctid >= '({from},0)'::pg_catalog.tid"),
-            (from, Some(to)) => format!(
-                " WHERE ctid >= '({from},0)'::pg_catalog.tid AND ctid < '({to},0)'::pg_catalog.tid"
-            ),
+            (0, None) => None,
+            (from, None) => Some(format!("ctid >= '({from},0)'::pg_catalog.tid")),
+            (from, Some(to)) => Some(format!(
+                "ctid >= '({from},0)'::pg_catalog.tid AND ctid < '({to},0)'::pg_catalog.tid"
+            )),
         }
     }
 }
@@ -208,7 +216,7 @@ mod tests {
             ChunkLimits { workers: 2, max_bytes: 1 << 28, min_bytes: 1 << 24, ranges: true };
         let chunks = chunks(&[(&leaf(0), (0, None))], 0, 0, limits);
         assert_eq!(
-            chunks[0].copy_sql("\"x\""),
+            chunks[0].copy_sql("\"x\"", None),
             "COPY (SELECT \"x\" FROM ONLY \"public\".\"a\"\"b\") TO STDOUT (FORMAT binary)"
         );
     }

@@ -62,7 +62,7 @@ impl Published {
         if !unfit.is_empty() {
             return refused(Refusal::PublicationUnfit { what: unfit.join("; ") });
         }
-        let found = publication.contract_of(self.members.iter().map(|(oid, _)| *oid));
+        let found = publication.contract();
         if let Err(refusal) = same_publication(&self.contract, &found) {
             return refused(refusal);
         }

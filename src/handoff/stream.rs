@@ -33,6 +33,10 @@ const TICK: Duration = Duration::from_millis(100);
 /// An idle pipeline moves its fence when so much log has passed, or [`IDLE_FENCE_EVERY`] has.
 const IDLE_FENCE_BYTES: u64 = 16 << 20;
 const IDLE_FENCE_EVERY: Duration = Duration::from_secs(60);
+/// A server that asks for a reply twice within this time waits for one: it does so while it shuts
+/// down, until everything it sent is confirmed (`WalSndDone`). Otherwise it asks after half of
+/// `wal_sender_timeout`.
+const HURRY: Duration = Duration::from_secs(1);
 /// Messages between two looks at the clock, at the applier and at what is to be told the server.
 const LOOK_EVERY: u32 = 64;
 
@@ -87,6 +91,7 @@ pub fn read(
         status_at: Instant::now(),
         batch_since: None,
         last_end: (collector.applied(), Instant::now()),
+        asked_at: None,
         interval,
     };
     let mut until_look = 0u32;
@@ -122,6 +127,9 @@ pub fn read(
                 let step = collector.keepalive(end);
                 if reply {
                     reader.status(source, true)?;
+                    if reader.is_waited_for() && collector.may_end() {
+                        reader.end_batch(source, collector, None)?;
+                    }
                 }
                 step
             }
@@ -163,6 +171,8 @@ struct Reader<'a> {
     status_at: Instant,
     batch_since: Option<Instant>,
     last_end: (Lsn, Instant),
+    /// When the server last asked for a reply.
+    asked_at: Option<Instant>,
     interval: Duration,
 }
 
@@ -178,6 +188,13 @@ impl Reader<'_> {
             && applied > at
             && (waited >= IDLE_FENCE_EVERY
                 || (applied.bytes_since(at) >= IDLE_FENCE_BYTES && waited >= self.interval))
+    }
+
+    /// Whether the server waits for a confirmation, and a batch may bring one.
+    fn is_waited_for(&mut self) -> bool {
+        let asked = self.asked_at.replace(Instant::now());
+        let (_, ended) = self.last_end;
+        asked.is_some_and(|at| at.elapsed() < HURRY) && ended.elapsed() >= TICK
     }
 
     fn wait(&self) -> Duration {

@@ -211,6 +211,9 @@ fn against_catalog(
         return again("it was dropped and made again");
     }
     let (before, now) = (plan.known.as_ref(), KnownTable::of(info));
+    if before.row_filter != now.row_filter {
+        return again("the publication has another row filter for it");
+    }
     if let Some(name) = treated_otherwise(before, &now) {
         return Some(Verdict::Again(format!("[[columns]] has column {name:?} otherwise now")));
     }

@@ -63,10 +63,14 @@ pub(super) struct Watch {
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
 
+/// What the server answers to a new connection while it shuts down, and to none while it streams
+/// otherwise (`cannot_connect_now`).
+const SHUTTING_DOWN: &str = "57P03";
+
 /// What a watch saw.
 #[derive(Default)]
 pub(super) struct Saw {
-    /// The history is lost.
+    /// The history is lost, or the server shuts down.
     pub lost: Option<Error>,
     /// A table changed, came or went.
     pub changed: bool,
@@ -99,16 +103,26 @@ impl Watch {
                 let mut connection = None;
                 loop {
                     tokio::time::sleep(WATCH_EVERY).await;
-                    if connection.is_none() {
-                        connection = client::connect(&source).await.ok();
-                    }
-                    let Some(client) = &connection else { continue };
-                    let saw = match look.once(client, &before).await {
+                    let looked = async {
+                        let client = match connection.take() {
+                            Some(client) => client,
+                            None => client::connect(&source).await?,
+                        };
+                        let saw = look.once(&client, &before).await?;
+                        connection = Some(client);
+                        Ok(saw)
+                    };
+                    let saw = match looked.await {
                         Ok(None) => continue,
                         Ok(Some(saw)) => saw,
+                        // A server that shuts down waits until what it sent is confirmed, and lets
+                        // nobody in meanwhile: where the fence waits for a table that is read again,
+                        // both would wait for ever.
+                        Err(error) if sqlstate(&error) == Some(SHUTTING_DOWN) => {
+                            Saw { lost: Some(error), changed: false }
+                        }
                         Err(error) => {
                             tracing::debug!("the source can't be looked at: {error}");
-                            connection = None;
                             continue;
                         }
                     };

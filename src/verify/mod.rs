@@ -95,10 +95,14 @@ impl Comparison<'_> {
         let columns: Vec<String> = self.plan.columns.iter().map(text).collect();
         let columns = columns.join(", ");
         let treated = Treated::of(self.plan);
+        let condition = match &self.plan.row_filter {
+            Some(filter) => format!(" WHERE {filter}"),
+            None => String::new(),
+        };
         let mut row = RowText::default();
         for leaf in &self.info.leaves {
             let sql = format!(
-                "COPY (SELECT {columns} FROM ONLY {}) TO STDOUT (FORMAT binary)",
+                "COPY (SELECT {columns} FROM ONLY {}{condition}) TO STDOUT (FORMAT binary)",
                 sql_name(&leaf.schema, &leaf.name)
             );
             let mut copy = wire.copy_out(&sql)?;

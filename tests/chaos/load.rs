@@ -83,6 +83,7 @@ pub struct Done {
 pub struct Load {
     gate: Arc<RwLock<()>>,
     stop: Arc<AtomicBool>,
+    calm: Arc<AtomicBool>,
     pub done: Arc<Done>,
     writers: Vec<JoinHandle<()>>,
 }
@@ -93,6 +94,7 @@ impl Load {
         let mut load = Load {
             gate: Arc::default(),
             stop: Arc::default(),
+            calm: Arc::default(),
             done: Arc::default(),
             writers: Vec::new(),
         };
@@ -100,7 +102,7 @@ impl Load {
         for number in 1..=2 {
             load.writer(url, Box::new(Mixed::new(Random::new(seed).part(number), number)));
         }
-        load.writer(url, Box::new(Changes { random: Random::new(seed).part(3), step: 0 }));
+        load.writer(url, Box::new(Changes::new(Random::new(seed).part(3), load.calm.clone())));
         load
     }
 
@@ -108,6 +110,14 @@ impl Load {
     pub fn held<T>(&self, with: impl FnOnce() -> T) -> T {
         let _gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         with()
+    }
+
+    /// Runs `with` while rows change and tables do not.
+    pub fn calm<T>(&self, with: impl FnOnce() -> T) -> T {
+        self.calm.store(true, Ordering::Relaxed);
+        let done = with();
+        self.calm.store(false, Ordering::Relaxed);
+        done
     }
 
     fn writer(&mut self, url: &str, mut transactions: Box<dyn Transactions>) {
@@ -373,12 +383,17 @@ impl Transactions for Mixed {
 struct Changes {
     random: Random,
     step: u64,
+    calm: Arc<AtomicBool>,
 }
 
 /// Between two changes, so that the stream has versions between them.
 const WRITES_PER_CHANGE: u64 = 12;
 
 impl Changes {
+    fn new(random: Random, calm: Arc<AtomicBool>) -> Changes {
+        Changes { random, step: 0, calm }
+    }
+
     fn write(&mut self) -> String {
         let r = &mut self.random;
         let (k, m, s) = (r.below(400) + 1, r.below(23), self.step);
@@ -440,7 +455,12 @@ impl Changes {
 impl Transactions for Changes {
     fn next(&mut self) -> String {
         self.step += 1;
-        if self.step.is_multiple_of(WRITES_PER_CHANGE) { self.change() } else { self.write() }
+        let calm = self.calm.load(Ordering::Relaxed);
+        if !calm && self.step.is_multiple_of(WRITES_PER_CHANGE) {
+            self.change()
+        } else {
+            self.write()
+        }
     }
 
     fn pause(&mut self) -> u64 {

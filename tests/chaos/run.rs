@@ -98,6 +98,8 @@ struct Chaos {
     number: u32,
     /// A new generation was asked for, and is not in the ledger yet.
     resnapshot: bool,
+    /// The generation that it is to replace.
+    generation_before: u64,
     /// Milliseconds that a snapshot takes, as far as known.
     snapshot: u64,
     steps: Vec<String>,
@@ -123,6 +125,7 @@ impl Chaos {
             points: scan::points().into_iter().collect(),
             number: 0,
             resnapshot: false,
+            generation_before: 0,
             snapshot: 1500,
             steps: Vec::new(),
         }
@@ -181,6 +184,7 @@ impl Chaos {
         self.figures.snapshots += 1;
         if self.pipeline.is_some() && self.random.chance(45) {
             self.resnapshot = true;
+            self.generation_before = self.p().look().generation;
             self.step("== a new generation".to_owned());
             return;
         }
@@ -420,7 +424,7 @@ impl Chaos {
     fn become_live(&mut self) {
         let began = Instant::now();
         while !self.p().look().is_live() || self.resnapshot {
-            let generation = self.p().look().generation;
+            let generation = self.generation_before;
             let mut running = self.start(&Fault::Kill);
             let pipeline = self.pipeline.as_mut().expect("a pipeline");
             let resnapshot = self.resnapshot;
@@ -481,8 +485,8 @@ impl Chaos {
     fn verify(&mut self) {
         self.step("verify".to_owned());
         let run = self.p().command(&["verify", "--json"]);
-        let finished = run.start().finish_within(LONGEST);
-        // The writers alter tables every second or two; nobody is still for it.
+        let finished = self.load.calm(|| run.start().finish_within(LONGEST));
+        // What was altered just before may still come in between.
         if finished.code == Some(1) && finished.stderr.contains("comparing again") {
             return;
         }

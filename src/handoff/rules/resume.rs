@@ -336,7 +336,7 @@ pub fn may_start_over(lost: LostGeneration) -> bool {
 }
 
 /// Compares how the publication stood when the snapshot was taken with how it stands now: each is
-/// what `PublicationInfo::contract_of` gives, `EFFECT.OID.VERSION`.
+/// what `PublicationInfo::contract` gives, `EFFECT.OID.VERSION`.
 ///
 /// The effect (actions, roots, filters and column lists of the tables) must be the same, the oid
 /// tells whether it is the same publication, and the version of its catalog row whether it was

@@ -100,7 +100,7 @@ pub async fn resume(session: &mut Session, stop: &StopSignal) -> Result<Taken> {
 /// Publishes what a run recorded before it ended.
 ///
 /// # Errors
-/// A table whose columns changed meanwhile; source or lake failing.
+/// Source or lake failing.
 pub async fn continue_publishing(session: &mut Session, stop: &StopSignal) -> Result<Taken> {
     session.ledger_mut()?.claim().await?;
     let state = session.ledger_mut()?.state().clone();
@@ -108,16 +108,17 @@ pub async fn continue_publishing(session: &mut Session, stop: &StopSignal) -> Re
     let slot = state.base.ok_or_else(no_base)?;
     let handoff = state.handoff.unwrap_or(slot);
     let run = open::to_be_published(session).await?;
-    let Some((tables, unresolved)) =
+    let Some((mut tables, given_up)) =
         bring_to(session, run.tables, Stretch { slot, from: slot, until: handoff }, false, stop)
             .await?
     else {
         return Ok(Taken::Stopped);
     };
-    if let Some(why) = unresolved.into_values().next() {
-        return Err(Error::failed(format!("a table can't be brought to {handoff} again: {why}"))
-            .next("start a new generation with `tidegate run --resnapshot`"));
-    }
+    let folder = |index: &usize| tables.get(*index).map(|table| table.entry.folder.clone());
+    let left: BTreeMap<String, String> =
+        given_up.iter().filter_map(|(index, why)| Some((folder(index)?, why.clone()))).collect();
+    tables.retain(|table| !left.contains_key(&table.entry.folder));
+    open::leave_to_be_read_again(session, &left).await?;
     publish::publish(session, tables, handoff).await?;
     Ok(Taken::Published)
 }

@@ -13,6 +13,8 @@ use crate::handoff::figures;
 use crate::handoff::rules;
 use crate::handoff::session::Session;
 use crate::handoff::spool;
+use crate::handoff::tables as lake_tables;
+use crate::lake::ledger::AGAIN;
 use crate::lake::{BoundaryEntry, LakeTable, Ledger, Phase, PipelineState, TableEntry};
 use crate::source::catalog::TableInfo;
 use crate::source::check::{self, Severity};
@@ -98,7 +100,7 @@ pub async fn announce(session: &mut Session) -> Result<Run> {
 pub async fn taken_up(session: &mut Session) -> Result<Option<Run>> {
     let state = session.ledger_mut()?.state().clone();
     let Some(published) = published_tables(session).await? else { return Ok(None) };
-    let now = published.0.contract_of(state.tables.iter().map(|table| table.oid));
+    let now = published.0.contract();
     if rules::same_publication(&state.source.contract, &now).is_err() {
         return Ok(None);
     }
@@ -124,43 +126,65 @@ pub async fn taken_up(session: &mut Session) -> Result<Option<Run>> {
     Ok(Some(run))
 }
 
-/// The tables of a run that is being published, without those that are.
+/// The tables of a run that is being published, without those that are. One that is another table
+/// by now can't be decoded as it was copied: it is left to be read again once the others are live.
 ///
 /// # Errors
-/// A table whose columns changed; source or lake failing.
+/// Source or lake failing.
 pub async fn to_be_published(session: &mut Session) -> Result<Run> {
-    let (infos, types) = session.tables().await?;
-    let plans = session.plans(&infos, &types)?;
-    let mut found: BTreeMap<String, (TableInfo, Arc<TablePlan>)> = infos
-        .into_iter()
-        .zip(plans)
-        .map(|(info, plan)| (plan.folder.clone(), (info, plan)))
-        .collect();
+    let found = lake_tables::look(session).await?;
+    let prefix = session.config.column_prefix.clone();
     let state = session.ledger_mut()?.state().clone();
     let events = session.ledger_mut()?.read_events(Some(&state.run), None).await?;
     let mut tables = Vec::with_capacity(state.tables.len());
-    for entry in &state.tables {
-        let table = found.remove(&entry.folder);
-        let (info, plan) =
-            table.filter(|(_, plan)| plan.fingerprint == entry.fingerprint).ok_or_else(|| {
-                Error::failed(format!(
-                    "{}.{}: its columns changed between its snapshot and its publication",
-                    entry.schema, entry.name
-                ))
-                .next("undo the change, or start a new generation with `tidegate run --resnapshot`")
-            })?;
+    let mut changed = BTreeMap::new();
+    for entry in state.tables.iter().filter(|entry| entry.is_followed()) {
         if let Published::Yes = look(session, &entry.folder, &state).await? {
             continue;
         }
+        let info = found.named(&entry.schema, &entry.name).filter(|info| info.oid == entry.oid);
+        let plan = info.and_then(|info| found.plan(info, &prefix).ok());
+        let same = plan.filter(|plan| plan.fingerprint == entry.fingerprint);
+        let (Some(info), Some(plan)) = (info.cloned(), same) else {
+            let why = "its columns changed between its snapshot and its publication";
+            changed.insert(entry.folder.clone(), why.to_owned());
+            continue;
+        };
         let mut held = Held::recorded(entry.clone(), of_table(&events, entry)?);
         let unused = session.lake.unused_file_no(&entry.folder).await?;
         held.entry.next_file_no = entry.next_file_no.max(unused);
         tables.push(RunTable { info, plan, held });
     }
+    leave_to_be_read_again(session, &changed).await?;
     let mut run = Run { tables, boundaries: 0, looked: true };
     record(session, &run).await?;
     clean::sweep(session, &mut run).await?;
     Ok(run)
+}
+
+/// Leaves tables, by folder, out of a run that is being published: they are read again by
+/// themselves once the others are live.
+///
+/// # Errors
+/// The ledger failing.
+pub async fn leave_to_be_read_again(
+    session: &mut Session,
+    tables: &BTreeMap<String, String>,
+) -> Result<()> {
+    if tables.is_empty() {
+        return Ok(());
+    }
+    let mut state = session.ledger_mut()?.state().clone();
+    for entry in &mut state.tables {
+        if let Some(why) = tables.get(&entry.folder) {
+            tracing::warn!(
+                table = entry.display(),
+                "is read again once the others are live: {why}"
+            );
+            entry.set_apart(AGAIN, why, None);
+        }
+    }
+    session.ledger_mut()?.set_state(state, &[]).await
 }
 
 /// The run without what was copied of the tables in `again`, by index.

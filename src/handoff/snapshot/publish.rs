@@ -3,6 +3,7 @@
 use crate::error::{Error, Kind, Result};
 use crate::failpoint;
 use crate::handoff::session::{Session, blocking};
+use crate::lake::ledger::LIVE;
 use crate::lake::{LakeTable, Phase, PipelineState, Tag, VersionKind};
 use crate::position::Lsn;
 
@@ -108,7 +109,9 @@ async fn go_live(session: &mut Session, mut state: PipelineState, handoff: Lsn) 
     for table in &mut state.tables {
         // What only a run in progress needs; a pipeline may have very many partitions.
         table.leaves.clear();
-        table.phase = "live".to_owned();
+        if table.is_followed() {
+            table.phase = LIVE.to_owned();
+        }
     }
     failpoint::at("handoff.live.before")?;
     session.ledger_mut()?.go_live(state, handoff).await?;

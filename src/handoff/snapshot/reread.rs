@@ -190,6 +190,10 @@ fn statement(plan: &TablePlan, info: &TableInfo, keys: &[Vec<String>]) -> String
         let rows: Vec<String> = keys.iter().map(|values| tuple(literals(values))).collect();
         format!("{} IN ({})", tuple(names), rows.join(", "))
     };
+    let condition = match &plan.row_filter {
+        Some(filter) => format!("({condition}) AND ({filter})"),
+        None => condition,
+    };
     format!(
         "COPY (SELECT {} FROM {only}{} WHERE {condition}) TO STDOUT (FORMAT binary)",
         columns(plan),

@@ -152,6 +152,9 @@ pub struct TableInfo {
     pub key: Option<Vec<usize>>,
     /// There is a primary key, but it is deferrable: it identifies no row in the WAL.
     pub key_deferrable: bool,
+    /// Only rows that satisfy this SQL expression are replicated: the publication's row filter
+    /// (PostgreSQL 15 and later).
+    pub row_filter: Option<String>,
     /// Where the rows lie. Empty only for a partitioned table without partitions.
     pub leaves: Vec<Leaf>,
     /// Sum over the leaves.
@@ -178,7 +181,7 @@ impl TableInfo {
     }
 
     /// Hex digest of what the rows' meaning depends on: name, identity, key, and each column's
-    /// number, name, type, generation and options. Sizes, files and statistics are not in it.
+    /// number, name, type, generation and options, and the row filter. Sizes, files and statistics are not in it.
     pub fn fingerprint(&self) -> String {
         let mut digest = Digest::default();
         digest.text(&self.schema).text(&self.name);
@@ -200,6 +203,9 @@ impl TableInfo {
                 names.iter().fold(&mut digest, |digest, name| digest.text(name))
             }
         };
+        if let Some(filter) = &self.row_filter {
+            digest.text(filter);
+        }
         digest.hex()
     }
 }
@@ -253,6 +259,7 @@ pub async fn select_tables(
     let mut resolved = resolve::resolve(&patterns, &relations, &tree);
     let mut tables = query::describe(client, server_version, &resolved.tables).await?;
     resolved.findings.extend(treatments.apply(&mut tables));
+    query::row_filters(client, server_version, treatments.publication(), &mut tables).await?;
     for table in tables.iter().filter(|t| t.columns.is_empty()) {
         resolved.findings.push(Finding::error(
             "no-columns",
@@ -373,6 +380,7 @@ pub(crate) mod tests {
             columns_version: String::new(),
             key: Some(vec![0]),
             key_deferrable: false,
+            row_filter: None,
             leaves: vec![Leaf {
                 oid: 16400,
                 schema: "public".into(),
@@ -412,7 +420,7 @@ pub(crate) mod tests {
     #[test]
     fn every_schema_fact_shows_in_the_fingerprint() {
         type Change = fn(&mut TableInfo);
-        let changes: [Change; 13] = [
+        let changes: [Change; 14] = [
             |t| t.name = "u".into(),
             |t| t.schema = "s".into(),
             |t| t.identity = ReplicaIdentity::Full,
@@ -425,6 +433,7 @@ pub(crate) mod tests {
             |t| t.columns[1].typmod = 14,
             |t| t.columns[1].options.as_text = true,
             |t| t.columns[1].options.left_out = true,
+            |t| t.row_filter = Some("(id > 1)".into()),
             |t| drop(t.columns.pop()),
         ];
         let mut seen = std::collections::HashSet::from([table("t").fingerprint()]);

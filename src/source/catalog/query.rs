@@ -101,6 +101,7 @@ pub(super) async fn describe(
             columns_version: version.hex(),
             key,
             key_deferrable: indexes.deferrable_primary_key(table.oid),
+            row_filter: None,
             rows_estimated: leaves.iter().map(|l| l.rows_estimated).sum(),
             bytes: leaves.iter().map(|l| l.bytes).sum(),
             leaves,
@@ -187,6 +188,31 @@ async fn columns(client: &Client, version: u32, tables: &[u32]) -> Result<HashMa
         of_table.list.push(column);
     }
     Ok(columns)
+}
+
+/// Gives the tables the row filters that a publication has for them, if it is there.
+pub(super) async fn row_filters(
+    client: &Client,
+    server_version: u32,
+    publication: &str,
+    tables: &mut [TableInfo],
+) -> Result<()> {
+    if server_version < 150_000 {
+        return Ok(());
+    }
+    let sql = "SELECT c.oid, t.rowfilter
+        FROM pg_catalog.pg_publication_tables t
+        JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
+        JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+        WHERE t.pubname = $1::text::name AND t.rowfilter IS NOT NULL";
+    let mut filters: HashMap<u32, String> = HashMap::new();
+    for row in &rows(client, sql, &[&publication]).await? {
+        filters.insert(field(row, 0)?, field(row, 1)?);
+    }
+    for table in tables {
+        table.row_filter = filters.remove(&table.oid);
+    }
+    Ok(())
 }
 
 type MissingValues = HashMap<u32, HashMap<String, String>>;

@@ -1,4 +1,5 @@
-//! What the configuration says of columns: `[[columns]]`, applied to the tables that were chosen.
+//! What is to become of the tables that were chosen: what the configuration says of their columns
+//! (`[[columns]]`), and which publication says which of their rows are sent.
 //!
 //! A name that finds no column is a finding and never passed over: who leaves a column out has a
 //! reason to.
@@ -42,22 +43,28 @@ impl Rule {
     }
 }
 
-/// All rules, and the key of the hashes.
+/// All rules, the key of the hashes, and the publication.
 #[derive(Clone, Debug, Default)]
 pub struct Treatments {
     rules: Vec<Rule>,
     hash_key: Option<HashKey>,
+    publication: String,
 }
 
 impl Treatments {
-    /// Columns are held as they are.
+    /// Columns are held as they are, and no publication filters rows.
     pub const fn none() -> Treatments {
-        Treatments { rules: Vec::new(), hash_key: None }
+        Treatments { rules: Vec::new(), hash_key: None, publication: String::new() }
     }
 
     /// Of two rules for one column the later one counts.
-    pub fn new(rules: Vec<Rule>, hash_key: Option<HashKey>) -> Treatments {
-        Treatments { rules, hash_key }
+    pub fn new(rules: Vec<Rule>, hash_key: Option<HashKey>, publication: &str) -> Treatments {
+        Treatments { rules, hash_key, publication: publication.to_owned() }
+    }
+
+    /// The publication whose row filters count.
+    pub fn publication(&self) -> &str {
+        &self.publication
     }
 
     /// The key of the hashes.
@@ -138,15 +145,16 @@ mod tests {
         let rules =
             vec![rule("public.*, !public.u", &[("v", text())]), rule("w", &[("v", left_out())])];
         let mut tables = [table("t"), table("u"), table("w")];
-        assert!(Treatments::new(rules, None).apply(&mut tables).is_empty());
+        assert!(Treatments::new(rules, None, "").apply(&mut tables).is_empty());
         let options: Vec<String> = tables.iter().map(|t| t.columns[1].options.name()).collect();
         assert_eq!(options, ["text", "", "left out"]);
     }
 
     #[test]
     fn a_name_that_finds_no_column_is_never_passed_over() {
-        let apply =
-            |rule: Rule, tables: &mut [TableInfo]| Treatments::new(vec![rule], None).apply(tables);
+        let apply = |rule: Rule, tables: &mut [TableInfo]| {
+            Treatments::new(vec![rule], None, "").apply(tables)
+        };
         let found = apply(rule("t", &[("V", left_out())]), &mut [table("t")]);
         assert_eq!(found.len(), 1);
         assert!(found[0].what.contains("has no column \"V\""), "{}", found[0].what);

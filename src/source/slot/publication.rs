@@ -75,7 +75,7 @@ pub struct PublicationInfo {
     pub actions: Actions,
     /// Every table published, by whatever way it came in.
     pub tables: Vec<PublishedTable>,
-    /// As [`PublicationInfo::contract_of`] gives it for the tables of the pipeline; from
+    /// As [`PublicationInfo::contract`] gives it; from
     /// [`ensure_publication`] alone, empty otherwise.
     pub contract_digest: String,
 }
@@ -86,20 +86,17 @@ impl PublicationInfo {
         self.tables.iter().find(|t| t.oid == oid)
     }
 
-    /// What binds the stream of the tables with these oids to this publication, as
-    /// `EFFECT.OID.VERSION`: a digest of everything that bends what is sent of them (actions, roots,
-    /// generated columns, filters and column lists), the publication's oid, and the version of its
-    /// catalog row. What happens to other tables leaves it the same. Beside it stands the
-    /// [`membership`](PublishedTable::membership) of each table.
+    /// What binds the stream of every table to this publication, as `EFFECT.OID.VERSION`: a digest of
+    /// what bends all that is sent (actions, roots, generated columns), the publication's oid, and
+    /// the version of its catalog row. What binds a table by itself, with its filter and column list,
+    /// is its [`membership`](PublishedTable::membership).
     ///
     /// The catalog keeps no history, but a row that was changed, or removed and added, has another
     /// version even when it says the same: so a publication that was altered and put back while
     /// nobody looked is told from one that was not touched. It can't be told what it left out, nor
     /// from which moment on; nor is an owner's change told from an option's.
-    pub fn contract_of(&self, oids: impl IntoIterator<Item = u32>) -> String {
-        let chosen: Vec<&PublishedTable> =
-            oids.into_iter().filter_map(|oid| self.table(oid)).collect();
-        format!("{}.{}.{}", self.digest(chosen.into_iter()), self.oid, self.row_version)
+    pub fn contract(&self) -> String {
+        format!("{}.{}.{}", self.digest(), self.oid, self.row_version)
     }
 
     /// The membership of the table with this oid; empty where it has none of its own.
@@ -107,27 +104,12 @@ impl PublicationInfo {
         self.table(oid).map_or("", |table| &table.membership)
     }
 
-    fn digest<'a>(&self, tables: impl Iterator<Item = &'a PublishedTable>) -> String {
+    fn digest(&self) -> String {
         let mut digest = Digest::default();
         let a = self.actions;
         for fact in [a.insert, a.update, a.delete, a.truncate, self.via_root, self.generated_stored]
         {
             digest.number(fact.into());
-        }
-        let mut bent: Vec<_> =
-            tables.filter(|t| t.columns.is_some() || t.row_filter.is_some()).collect();
-        bent.sort_by_key(|t| t.oid);
-        for table in bent {
-            digest.number(table.oid.into());
-            let columns = table.columns.as_deref();
-            digest.number(columns.map_or(-1, |list| list.len() as i64));
-            for attnum in columns.unwrap_or_default() {
-                digest.number((*attnum).into());
-            }
-            match &table.row_filter {
-                Some(filter) => digest.number(1).text(filter),
-                None => digest.number(0),
-            };
         }
         digest.hex()
     }
@@ -229,12 +211,20 @@ fn bent(publication: &str, published: &PublishedTable, table: &TableInfo) -> Vec
         }
     }
     if let Some(filter) = &published.row_filter {
-        // The copy would have rows that the stream never changes.
-        findings.push(Finding::error(
+        findings.push(Finding::info(
             "publication-row-filter",
             table.display(),
-            format!("only changes of rows that satisfy {filter} are published, and the snapshot would have all rows"),
+            format!("only rows that satisfy {filter} are published, and only those are copied"),
             whole.clone(),
+        ));
+    }
+    if published.row_filter != table.row_filter {
+        // The copy would have rows that the stream never changes, or lack some that it does.
+        findings.push(Finding::error(
+            "publication-changing",
+            table.display(),
+            "its row filter changed while it was looked at",
+            "look again when nobody alters the publication",
         ));
     }
     findings
@@ -388,7 +378,7 @@ pub async fn ensure_publication(
         }
     }
     publication.created = created;
-    publication.contract_digest = publication.contract_of(tables.iter().map(|t| t.oid));
+    publication.contract_digest = publication.contract();
     match as_error(&problems(&publication, tables)) {
         Some(error) => Err(dropped(client, tables).await?.unwrap_or(error)),
         None => Ok(publication),
@@ -530,23 +520,12 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_to_other_tables_leaves_the_contract_alone() {
-        let (tables, mut both) = ([16400], publication());
-        let before = both.contract_of(tables);
-        both.tables.push(PublishedTable { oid: 2, ..both.tables[0].clone() });
-        both.tables[1].row_filter = Some("(v > 1)".into());
-        assert_eq!(both.contract_of(tables), before);
-        both.tables[0].row_filter = Some("(v > 1)".into());
-        assert_ne!(both.contract_of(tables), before);
-    }
-
-    #[test]
     fn a_publication_put_back_has_another_contract() {
-        let before = publication().contract_of([16400]);
+        let before = publication().contract();
         let changed = |change: &dyn Fn(&mut PublicationInfo)| {
             let mut other = publication();
             change(&mut other);
-            assert_ne!(other.contract_of([16400]), before);
+            assert_ne!(other.contract(), before);
         };
         changed(&|p| p.oid = 1);
         changed(&|p| p.row_version = "751".into());

@@ -11,8 +11,8 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::failpoint;
 use crate::source::catalog::Treatments;
-use crate::source::types::HashKey;
 
+mod columns;
 mod file;
 mod http;
 mod secret;
@@ -27,8 +27,6 @@ pub use secret::{redact, redact_location};
 
 /// The file that is read from the working folder when no other is named.
 pub const DEFAULT_FILE: &str = "tidegate.toml";
-/// A shorter key is found by trying.
-const SHORTEST_KEY: usize = 16;
 /// The name of a pipeline that was given none.
 pub const DEFAULT_NAME: &str = "tidegate";
 
@@ -117,32 +115,6 @@ pub struct Config {
     source: Option<Source>,
     lake: Option<String>,
     tables: Vec<String>,
-}
-
-/// What the `[[columns]]` sections say, with the key of the hashes where one is asked for, and the
-/// publication whose filters count.
-fn treatments(
-    publication: &str,
-    sections: &[file::ColumnsFile],
-    key_file: Option<&Path>,
-    env: &dyn Fn(&str) -> Option<String>,
-) -> Result<Treatments> {
-    let wanted = sections.iter().any(|section| !section.hash.is_empty());
-    let secret = match (set(env, "TIDEGATE_HASH_KEY"), key_file) {
-        _ if !wanted => None,
-        (Some(secret), _) => Some(secret),
-        (None, Some(path)) => Some(secret::first_line(path, "hash_key_file")?),
-        (None, None) => None,
-    };
-    if secret.as_ref().is_some_and(|secret| secret.len() < SHORTEST_KEY) {
-        return Err(Error::config(format!(
-            "the key of the hashes has less than {SHORTEST_KEY} characters"
-        ))
-        .next("make one with `openssl rand -hex 32`, and keep it"));
-    }
-    let key = secret.map(|secret| HashKey::new(secret.as_bytes()));
-    let rules = sections.iter().map(|section| section.rule(key.as_ref()));
-    Ok(Treatments::new(rules.collect::<Result<_>>()?, key, publication))
 }
 
 /// What a command can't do without.
@@ -253,7 +225,7 @@ impl Config {
             (None, None) => Vec::new(),
         };
         let key_file = fill_path("hash_key_file", file.hash_key_file.take())?;
-        let treatments = treatments(&name, &file.columns, key_file.as_deref(), env)?;
+        let treatments = columns::treatments(&name, &file.columns, key_file.as_deref(), env)?;
         let state_dir = match flags
             .state_dir
             .clone()

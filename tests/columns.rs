@@ -57,9 +57,14 @@ fn column_names(p: &Pipeline, table: &str) -> Vec<String> {
     judge::rows(Engine::DuckDb, &p.table(table), At::Newest, &[]).columns
 }
 
-fn kinds(p: &Pipeline, table: &str) -> Vec<String> {
-    let versions = p.versions(table);
-    versions.iter().map(|v| v["kind"].as_str().unwrap_or_default().to_owned()).collect()
+fn handoffs(p: &Pipeline, table: &str) -> usize {
+    p.versions(table).iter().filter(|version| version["kind"] == "handoff").count()
+}
+
+fn why(p: &Pipeline, table: &str) -> String {
+    let status = p.status();
+    let tables = status["tables"].as_array().unwrap();
+    tables.iter().find(|entry| entry["table"] == table).unwrap().to_string()
 }
 
 #[test]
@@ -137,7 +142,7 @@ fn columns_arrive_as_they_are_configured_by_snapshot_and_stream() {
         ];
         assert_eq!(users(&p), expected, "streamed from {major}");
         p.assert_equal();
-        assert_eq!(kinds(&p, "public.users").iter().filter(|kind| *kind == "handoff").count(), 1);
+        assert_eq!(handoffs(&p, "public.users"), 1);
     }
 }
 
@@ -191,7 +196,7 @@ fn other_settings_read_the_table_again_and_no_other() {
     p.assert_equal();
     // A restart with the same settings reads nothing again; another key does.
     p.run().succeed();
-    assert_eq!(kinds(&p, "public.users").iter().filter(|kind| *kind == "handoff").count(), 2);
+    assert_eq!(handoffs(&p, "public.users"), 2);
     p.env.retain(|(name, _)| *name != "TIDEGATE_HASH_KEY");
     p.env.push(("TIDEGATE_HASH_KEY", "another key, just as long".to_owned()));
     let run = p.run().succeed();
@@ -202,8 +207,8 @@ fn other_settings_read_the_table_again_and_no_other() {
     p.run().succeed();
     assert!(column_names(&p, "users").contains(&"password".to_owned()));
     p.assert_equal();
-    assert_eq!(kinds(&p, "public.users").iter().filter(|kind| *kind == "handoff").count(), 4);
-    assert_eq!(kinds(&p, "public.other").iter().filter(|kind| *kind == "handoff").count(), 1);
+    assert_eq!(handoffs(&p, "public.users"), 4);
+    assert_eq!(handoffs(&p, "public.other"), 1);
 }
 
 #[test]
@@ -251,30 +256,52 @@ fn a_column_that_is_left_out_may_come_and_go() {
     assert!(names.contains(&"w".to_owned()), "{names:?}");
     assert!(!names.contains(&"later".to_owned()) && !names.contains(&"secret".to_owned()));
     p.assert_equal();
-    assert_eq!(kinds(&p, "public.t").iter().filter(|kind| *kind == "handoff").count(), 1);
+    assert_eq!(handoffs(&p, "public.t"), 1);
 }
 
 #[test]
 fn a_left_out_column_that_is_renamed_does_not_slip_in() {
-    let p = pipeline(
-        TestDb::new(usual(), "columns_rename"),
-        "[[columns]]\ntables = 'public.t'\nleave_out = ['secret']\n",
-    );
-    let mut sql = p.sql();
-    sql.run(
-        "CREATE TABLE t(id int PRIMARY KEY, secret text); INSERT INTO t VALUES (1, 's');
-         CREATE TABLE u(id int PRIMARY KEY); INSERT INTO u VALUES (1)",
-    );
-    p.run().succeed();
-    sql.run("ALTER TABLE t RENAME secret TO open_secret; INSERT INTO t VALUES (2, 'x'); INSERT INTO u VALUES (2)");
-    p.command(&["run", "--until-lsn", &p.db.wal_position()]).succeed();
-    assert!(!column_names(&p, "t").contains(&"open_secret".to_owned()));
-    let status = p.status();
-    let tables = status["tables"].as_array().unwrap();
-    let t = tables.iter().find(|table| table["table"] == "public.t").unwrap();
-    assert!(t.to_string().contains("has no column \\\"secret\\\""), "{t}");
-    let rows = judge::rows(Engine::DuckDb, &p.table("u"), At::Newest, &["id"]).rows;
-    assert_eq!(rows.len(), 2, "the other table goes on");
+    // Named, and chosen by a pattern with others that still have the name, and one that never had it.
+    for section in ["tables = 'public.t'", "tables = 'public.*'"] {
+        let mut p = pipeline(
+            TestDb::new(usual(), "columns_rename"),
+            &format!("[[columns]]\n{section}\nleave_out = ['secret']\n"),
+        );
+        let mut sql = p.sql();
+        sql.run(
+            "CREATE TABLE t(id int PRIMARY KEY, secret text); INSERT INTO t VALUES (1, 's');
+             CREATE TABLE s(id int PRIMARY KEY, secret text); INSERT INTO s VALUES (1, 's');
+             CREATE TABLE u(id int PRIMARY KEY); INSERT INTO u VALUES (1)",
+        );
+        p.run().succeed();
+        sql.run("ALTER TABLE t RENAME secret TO open_secret; INSERT INTO t VALUES (2, 'x'); INSERT INTO u VALUES (2)");
+        // Both are read again, side by side with the one that must not be.
+        sql.run("ALTER TABLE u ADD c int DEFAULT 7; ALTER TABLE s ADD c int DEFAULT 7");
+        let run = p.command(&["run", "--until-lsn", &p.db.wal_position()]).succeed();
+        assert!(!column_names(&p, "t").contains(&"open_secret".to_owned()));
+        let said = why(&p, "public.t");
+        assert!(said.contains("is named \\\"open_secret\\\" now"), "{said}");
+        for table in ["s", "u"] {
+            let names = column_names(&p, table);
+            assert!(names.contains(&"c".to_owned()), "{table} goes on: {}", run.stderr);
+        }
+        assert_eq!(handoffs(&p, "public.u"), 2);
+        // Nor by a new generation.
+        let again =
+            p.command(&["run", "--resnapshot", "--until-caught-up"]).finish().expect_code(3);
+        assert!(
+            again.stderr.contains("open_secret") || again.stderr.contains("secret"),
+            "{}",
+            again.stderr
+        );
+        assert!(!column_names(&p, "t").contains(&"open_secret".to_owned()));
+        p.config = p.config.replace("['secret']", "['secret', 'open_secret']");
+        if section.contains('*') {
+            p.run().succeed();
+            assert_eq!(column_names(&p, "t").len(), 6, "{:?}", column_names(&p, "t"));
+            p.assert_equal();
+        }
+    }
 }
 
 #[test]

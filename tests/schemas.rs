@@ -94,6 +94,8 @@ fn the_page_of_findings_lists_what_the_code_finds() {
     }
     let openings = [
         "Finding::error(",
+        "pub const UNKNOWN: &str =",
+        "pub const NOWHERE: &str =",
         "Finding::warning(",
         "Finding::info(",
         "self.error(",

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::source::catalog::{ColumnInfo, Leaf, ReplicaIdentity, TableInfo, TableKind};
-use crate::source::types::{ColumnOptions, HashKey};
+use crate::source::types::{ColumnOptions, HashKey, LEFT_OUT};
 
 /// The property of the Delta table.
 pub const PROPERTY: &str = "tidegate.source";
@@ -67,8 +67,7 @@ pub struct KnownColumn {
 impl KnownColumn {
     /// Whether the lake has no such column.
     pub fn is_left_out(&self) -> bool {
-        let left_out = ColumnOptions { left_out: true, ..Default::default() };
-        self.generated.is_some() || self.options == left_out.name()
+        self.generated.is_some() || self.options == LEFT_OUT
     }
 }
 
@@ -84,12 +83,9 @@ impl KnownTable {
             generated: (column.generated != '\0').then_some(column.generated),
             options: column.options.name(),
         };
-        let columns: Vec<KnownColumn> = table.columns.iter().map(column).collect();
-        let plain = table.row_filter.is_none() && columns.iter().all(|c| c.options.is_empty());
         KnownTable {
-            // An older program takes every column as it is: it must not read what says otherwise.
-            format: if plain { PLAIN } else { FORMAT },
-            columns,
+            format: PLAIN,
+            columns: table.columns.iter().map(column).collect(),
             columns_version: table.columns_version.clone(),
             key: table.key.clone(),
             identity: table.identity.as_char(),
@@ -113,7 +109,8 @@ impl KnownTable {
         if known.format > FORMAT {
             return Err(wrong().next("a newer tidegate wrote it; use that"));
         }
-        Ok(known)
+        // What it is written in follows from what it holds.
+        Ok(KnownTable { format: PLAIN, ..known })
     }
 
     /// The properties to set in the commit that makes the lake table so.
@@ -121,7 +118,10 @@ impl KnownTable {
     /// # Errors
     /// None in practice.
     pub fn properties(&self) -> Result<BTreeMap<String, String>> {
-        let text = serde_json::to_string(self)
+        let plain = self.row_filter.is_none() && self.columns.iter().all(|c| c.options.is_empty());
+        // An older program takes every column as it is: it must not read what says otherwise.
+        let format = if plain { PLAIN } else { FORMAT };
+        let text = serde_json::to_string(&KnownTable { format, ..self.clone() })
             .map_err(|e| Error::failed("a table property can't be written").because(e))?;
         Ok(BTreeMap::from([(PROPERTY.to_owned(), text)]))
     }
@@ -195,6 +195,13 @@ mod tests {
             let text = &known.properties().unwrap()[PROPERTY];
             let again = KnownTable::parse(text).unwrap();
             assert_eq!(again, known);
+            // Also once it changed after it was made.
+            let treated = known.columns.iter().any(|column| !column.options.is_empty());
+            assert_eq!(text.contains("\"format\":2"), treated);
+            let mut later = KnownTable::of(&table("t"));
+            later.columns.clone_from(&known.columns);
+            let later = &later.properties().unwrap()[PROPERTY];
+            assert_eq!(later.contains("\"format\":2"), treated);
             let key = HashKey::new(b"k");
             let found = again.as_info(info.oid, &info.schema, &info.name, Some(&key)).unwrap();
             assert_eq!(found.columns, info.columns);

@@ -16,6 +16,7 @@ use crate::handoff::tables;
 use crate::lake::ledger::{AGAIN, LIVE, STOPPED};
 use crate::lake::{Event, FileNo, LakeTable, PipelineState, TableEntry};
 use crate::observe::stop::StopSignal;
+use crate::source::catalog;
 use crate::source::check;
 use crate::source::slot;
 
@@ -168,11 +169,21 @@ async fn once(config: &Config, folders: &[String], stop: &StopSignal) -> Result<
             continue;
         };
         let (subject, now) = (info.display(), Entry::of(entry, info.oid, info.fingerprint()));
-        if let Some(finding) = findings.iter().find(|finding| finding.subject == subject) {
-            read.push(Read::Refused(now, format!("{} (fix: {})", finding.what, finding.fix)));
+        let place = place(&session, &entry.folder).await;
+        let existing = place.as_ref().ok().and_then(|(existing, _)| existing.as_ref());
+        let same = existing.is_some_and(|table| table.checkpoint().table.oid == info.oid);
+        // Of the same table it is known under which name a column went.
+        let counts = |finding: &&check::Finding| {
+            finding.subject == subject && !(same && finding.id == catalog::UNKNOWN)
+        };
+        let why = match findings.iter().find(counts) {
+            Some(finding) => Some(format!("{} (fix: {})", finding.what, finding.fix)),
+            None => existing.and_then(|t| tables::renamed_away(t, info, &config.treatments)),
+        };
+        if let Some(why) = why {
+            read.push(Read::Refused(now, why));
             continue;
         }
-        let place = place(&session, &entry.folder).await;
         match (found.plan(info, &config.column_prefix), place) {
             (Ok(plan), Ok((existing, next_file_no))) => {
                 infos.push(info.clone());
@@ -244,7 +255,7 @@ async fn findings(session: &Session, entries: &[TableEntry]) -> Result<Vec<check
     let request = check::CheckRequest {
         tables: &entries
             .iter()
-            .map(|entry| crate::source::catalog::for_table(&entry.schema, &entry.name))
+            .map(|entry| catalog::for_table(&entry.schema, &entry.name))
             .collect::<Vec<_>>(),
         treatments: &session.config.treatments,
         slot: &session.config.name,
@@ -255,7 +266,11 @@ async fn findings(session: &Session, entries: &[TableEntry]) -> Result<Vec<check
     };
     let report = check::check(&session.client, &request).await?;
     let errors = report.findings.into_iter();
-    Ok(errors.filter(|finding| finding.severity == check::Severity::Error).collect())
+    // These are not all tables of a section.
+    let counts = |finding: &check::Finding| {
+        finding.severity == check::Severity::Error && finding.id != catalog::NOWHERE
+    };
+    Ok(errors.filter(counts).collect())
 }
 
 /// Publishes what was read; records what was refused. The fence must still be held. Gives the

@@ -364,7 +364,6 @@ fn as_ruled<'a>(slot: &SlotInfo, names: &'a (String, String)) -> rules::Slot<'a>
     }
 }
 
-/// The server's identity and the end of its log.
 /// The system that `session` is on.
 async fn look_at(source: &ConnectOptions, session: ServerSession) -> Result<SystemId> {
     let source = source.clone();
@@ -388,6 +387,7 @@ async fn own_session(client: &Client) -> Result<ServerSession> {
     row.ok_or_else(|| Error::failed("the server does not know our session").next("report this"))
 }
 
+/// The server's identity and the end of its log.
 async fn identify(source: &ConnectOptions) -> Result<SystemId> {
     let source = source.clone();
     blocking(move || Wire::connect(&source, SessionKind::Replication)?.identify_system()).await

@@ -127,7 +127,7 @@ pub fn read(
                 let step = collector.keepalive(end);
                 if reply {
                     reader.status(source, true)?;
-                    if reader.is_waited_for() && collector.may_end() {
+                    if reader.is_waited_for(collector) && collector.may_end() {
                         reader.end_batch(source, collector, None)?;
                     }
                 }
@@ -191,10 +191,11 @@ impl Reader<'_> {
     }
 
     /// Whether the server waits for a confirmation, and a batch may bring one.
-    fn is_waited_for(&mut self) -> bool {
+    fn is_waited_for(&mut self, collector: &Collector) -> bool {
         let asked = self.asked_at.replace(Instant::now());
-        let (_, ended) = self.last_end;
-        asked.is_some_and(|at| at.elapsed() < HURRY) && ended.elapsed() >= TICK
+        let (at, ended) = self.last_end;
+        let brings = collector.batch_changes() > 0 || collector.applied() > at;
+        brings && asked.is_some_and(|at| at.elapsed() < HURRY) && ended.elapsed() >= TICK
     }
 
     fn wait(&self) -> Duration {

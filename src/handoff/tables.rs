@@ -16,7 +16,7 @@ use crate::handoff::follow::OpenTable;
 use crate::handoff::rules::{self, Evolution, InCatalog, Known, Sent};
 use crate::handoff::session::{Session, load_types};
 use crate::lake::{Lake, LakeTable, TableEntry};
-use crate::source::catalog::{self, TableInfo, TableKind};
+use crate::source::catalog::{self, TableInfo, TableKind, Treatments};
 use crate::source::check::{Finding, Severity};
 use crate::source::types::{self, ColumnOptions, HashKey, TypeCatalog};
 
@@ -60,7 +60,8 @@ pub async fn look(session: &Session) -> Result<Found> {
     let patterns = patterns(session)?;
     let (treatments, version) = (&session.config.treatments, session.server.version);
     let found = catalog::select_tables(&session.client, &patterns, treatments, version).await?;
-    for unknown in found.findings.iter().filter(|finding| finding.id == "column-unknown") {
+    let named = |finding: &&Finding| [catalog::UNKNOWN, catalog::NOWHERE].contains(&&*finding.id);
+    for unknown in found.findings.iter().filter(named) {
         tracing::warn!("{} {}; {}", unknown.subject, unknown.what, unknown.fix);
     }
     let types = load_types(&session.client).await?;
@@ -149,7 +150,7 @@ pub async fn open(session: &mut Session, found: &Found, apart: &BTreeSet<&str>) 
                     TablePlan::new(&info, &found.types, entry.folder.clone(), prefix)
                 });
                 plan.map(|plan| Arc::new(TablePlan { known: Arc::new(known), ..plan }))
-                    .map_err(|error| error.what().to_string())
+                    .map_err(|error| error.what())
             }
             // Written before the property was: its columns are known only as long as they stay.
             None => match found.named(&entry.schema, &entry.name) {
@@ -416,6 +417,33 @@ fn treated_otherwise<'a>(before: &'a KnownTable, now: &KnownTable) -> Option<&'a
         now.columns.iter().any(|c| c.attnum == column.attnum && c.options != column.options)
     };
     before.columns.iter().find(differs).map(|column| &*column.name)
+}
+
+/// Why a table can't be read as the configuration has it: a column of which it speaks has another
+/// name now, so that it would come as it is.
+pub fn renamed_away(
+    table: &LakeTable,
+    info: &TableInfo,
+    treatments: &Treatments,
+) -> Option<String> {
+    let known = KnownTable::parse(table.property(PROPERTY)?).ok()?;
+    // The numbers are those of one table.
+    if table.checkpoint().table.oid != info.oid {
+        return None;
+    }
+    known.columns.iter().filter(|column| !column.options.is_empty()).find_map(|column| {
+        let now = info.columns.iter().find(|now| now.attnum == column.attnum)?;
+        let lost = now.name != column.name
+            && now.options.name() != column.options
+            && treatments.name_column(info, &column.name);
+        lost.then(|| {
+            format!(
+                "its column {:?}, of which [[columns]] speaks, is named {:?} now (fix: name it so \
+                 under [[columns]], or take the old name away)",
+                column.name, now.name
+            )
+        })
+    })
 }
 
 /// The verdict to follow to `now`; to read again where the new schema has no plan.

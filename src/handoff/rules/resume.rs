@@ -338,7 +338,7 @@ pub fn may_start_over(lost: LostGeneration) -> bool {
 /// Compares how the publication stood when the snapshot was taken with how it stands now: each is
 /// what `PublicationInfo::contract` gives, `EFFECT.OID.VERSION`.
 ///
-/// The effect (actions, roots, filters and column lists of the tables) must be the same, the oid
+/// The effect (actions, roots, generated columns) must be the same, the oid
 /// tells whether it is the same publication, and the version of its catalog row whether it was
 /// touched since: something that was altered and put back left changes out in between. A record of
 /// before there was an oid is a digest over all tables of the publication, which nothing found now

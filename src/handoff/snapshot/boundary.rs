@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::failpoint;
 use crate::handoff::copy::inside;
 use crate::handoff::session::{Session, blocking};
+use crate::handoff::tables as lake_tables;
 use crate::lake::BoundaryEntry;
 use crate::position::Lsn;
 use crate::source::catalog::{TableInfo, sql_name};
@@ -179,7 +180,8 @@ pub async fn lock<'t>(
     let (name, value) = LOCK_TIMEOUT;
     let limited = session.client.batch_execute(&format!("SET {name} = '{value}'")).await;
     limited.map_err(|e| query_error("limiting waits for locks", e))?;
-    let (now, _) = session.tables().await?;
+    // What is wrong with other tables does not matter here.
+    let now = lake_tables::look(session).await?.infos;
     for (table, plan) in tables {
         let same = now.iter().find(|t| t.oid == table.oid).is_some_and(|t| {
             t.fingerprint() == plan.fingerprint

@@ -51,6 +51,10 @@ pub async fn announce(session: &mut Session) -> Result<Run> {
     for (info, plan) in infos.into_iter().zip(plans) {
         let published = published(session, &plan, &left).await?;
         if let Some(table) = &published {
+            if let Some(why) = lake_tables::renamed_away(table, &info, &session.config.treatments) {
+                return Err(Error::new(Kind::Check, format!("{plan}: {why}"))
+                    .next("correct [[columns]] in tidegate.toml and run again"));
+            }
             generation = generation.max(table.checkpoint().generation + 1);
         }
         let next = published.as_ref().map_or(0, LakeTable::next_file_no);

@@ -16,7 +16,7 @@ mod treat;
 
 pub use pattern::{for_table, quote_if_needed};
 pub use server::{Role, ServerInfo, current_lsn, insert_lsn};
-pub use treat::{Rule, Treatments};
+pub use treat::{NOWHERE, Rule, Treatments, UNKNOWN};
 
 use crate::source::client::Client;
 use tokio_postgres::types::FromSql;
@@ -181,7 +181,8 @@ impl TableInfo {
     }
 
     /// Hex digest of what the rows' meaning depends on: name, identity, key, and each column's
-    /// number, name, type, generation and options, and the row filter. Sizes, files and statistics are not in it.
+    /// number, name, type, generation and options, and the row filter. Sizes, files and statistics
+    /// are not in it.
     pub fn fingerprint(&self) -> String {
         let mut digest = Digest::default();
         digest.text(&self.schema).text(&self.name);

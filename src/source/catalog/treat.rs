@@ -12,6 +12,12 @@ use crate::error::Result;
 use crate::source::check::Finding;
 use crate::source::types::{ColumnOptions, HashKey};
 
+/// Finding: a table that is named, and so is a column that it does not have.
+pub const UNKNOWN: &str = "column-unknown";
+/// Finding: a column that no table has of those that a pattern chose. Says nothing where only some of
+/// them are looked at.
+pub const NOWHERE: &str = "column-nowhere";
+
 /// What is said of some columns of some tables.
 #[derive(Clone, Debug)]
 pub struct Rule {
@@ -67,6 +73,11 @@ impl Treatments {
         &self.publication
     }
 
+    /// Whether a rule for this table names the column.
+    pub fn name_column(&self, table: &TableInfo, column: &str) -> bool {
+        self.rules.iter().any(|rule| rule.is_for(table) && rule.columns.contains_key(column))
+    }
+
     /// The key of the hashes.
     pub fn hash_key(&self) -> Option<&HashKey> {
         self.hash_key.as_ref()
@@ -85,7 +96,7 @@ impl Treatments {
                     if let Some(column) = column {
                         column.options = options.clone();
                     } else if rule.names(table) {
-                        findings.push(unknown(table.display(), name, &names(table)));
+                        findings.push(unknown(table, name));
                     } else {
                         continue;
                     }
@@ -93,33 +104,31 @@ impl Treatments {
                 }
             }
             // A rule for tables that are not there (yet) has nothing to find.
-            for name in unfound.iter().filter(|_| first.is_some()) {
-                findings.push(unknown(first.clone().unwrap_or_default(), name, &[]));
+            if let Some(first) = first {
+                findings.extend(unfound.iter().map(|name| nowhere(&first, name)));
             }
         }
         findings
     }
 }
 
-fn names(table: &TableInfo) -> Vec<String> {
-    table.columns.iter().map(|column| column.name.clone()).collect()
+fn unknown(table: &TableInfo, name: &str) -> Finding {
+    let columns: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
+    Finding::error(
+        UNKNOWN,
+        table.display(),
+        format!("has no column {name:?}, which [[columns]] names"),
+        format!("correct the name under [[columns]]; its columns are {}", columns.join(", ")),
+    )
 }
 
-fn unknown(subject: String, name: &str, known: &[String]) -> Finding {
-    let fix = match known {
-        [] => {
-            "correct the name under [[columns]]; names are case-sensitive, as the catalog has them"
-                .to_owned()
-        }
-        known => {
-            format!("correct the name under [[columns]]; its columns are {}", known.join(", "))
-        }
-    };
-    let what = match known {
-        [] => format!("and the other tables of its [[columns]] section have no column {name:?}"),
-        _ => format!("has no column {name:?}, which [[columns]] names"),
-    };
-    Finding::error("column-unknown", subject, what, fix)
+fn nowhere(first: &str, name: &str) -> Finding {
+    Finding::error(
+        NOWHERE,
+        first,
+        format!("and the other tables of its [[columns]] section have no column {name:?}"),
+        "correct the name under [[columns]]; names are case-sensitive, as the catalog has them",
+    )
 }
 
 #[cfg(test)]

@@ -223,8 +223,9 @@ fn bent(publication: &str, published: &PublishedTable, table: &TableInfo) -> Vec
         findings.push(Finding::error(
             "publication-changing",
             table.display(),
-            "its row filter changed while it was looked at",
-            "look again when nobody alters the publication",
+            "has another row filter than a moment ago",
+            "run again; a table that is followed needs a new generation for another filter \
+             (`tidegate run --resnapshot`)",
         ));
     }
     findings

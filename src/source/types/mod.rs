@@ -43,6 +43,8 @@ pub use catalog::{TypeCatalog, TypeInfo};
 pub use column::ColumnBuilder;
 pub use hash::HashKey;
 pub use kind::{Element, Kind};
-pub use plan::{ColumnOptions, ColumnPlan, Select, check_names, kind_with, plan, plan_columns};
+pub use plan::{
+    ColumnOptions, ColumnPlan, LEFT_OUT, Select, check_names, kind_with, plan, plan_columns,
+};
 pub use rows::{Op, RowsBuilder};
 pub use table::type_table;

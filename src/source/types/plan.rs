@@ -26,11 +26,14 @@ pub struct ColumnOptions {
     pub left_out: bool,
 }
 
+/// The [name](ColumnOptions::name) of a column that the lake does not have.
+pub const LEFT_OUT: &str = "left out";
+
 impl ColumnOptions {
     /// In a word, as a lake table remembers it; empty for a column that is held as it is.
     pub fn name(&self) -> String {
         match self {
-            ColumnOptions { left_out: true, .. } => "left out".to_owned(),
+            ColumnOptions { left_out: true, .. } => LEFT_OUT.to_owned(),
             ColumnOptions { hash: Some(key), .. } => format!("hash {}", key.id()),
             ColumnOptions { as_text: true, .. } => "text".to_owned(),
             ColumnOptions { decimal: Some((precision, scale)), .. } => {
@@ -51,7 +54,7 @@ impl ColumnOptions {
             |precision: &str, scale: &str| Some((precision.parse().ok()?, scale.parse().ok()?));
         let parsed = match words.as_slice() {
             [""] => Some(none),
-            ["left", "out"] => Some(ColumnOptions { left_out: true, ..none }),
+            _ if name == LEFT_OUT => Some(ColumnOptions { left_out: true, ..none }),
             ["hash", id] => {
                 let key = key.filter(|key| key.id() == *id);
                 let hash = Some(key.cloned().unwrap_or_else(|| HashKey::named(id)));

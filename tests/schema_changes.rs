@@ -93,6 +93,23 @@ fn a_column_comes_between_the_right_versions() {
     p.assert_equal();
 }
 
+/// Everything before the change is in the lake, the fence stands right at its transaction, and the
+/// process dies before the table's columns follow.
+#[test]
+fn a_change_whose_transaction_begins_at_the_fence_is_followed() {
+    let p = two_tables("change_at_fence", "");
+    for column in ["c", "d"] {
+        p.sql().run(&format!("ALTER TABLE a ADD {column} int; UPDATE a SET {column} = id"));
+        let until = p.sql().one("SELECT pg_current_wal_insert_lsn()");
+        let run = p.command(&["run", "--until-lsn", &until]);
+        run.failpoint("schema.commit.before", "crash").finish().expect_signal();
+        let fence = p.status()["fence"].clone();
+        p.run_to_now();
+        assert_ne!(p.status()["fence"], fence);
+        p.assert_equal();
+    }
+}
+
 #[test]
 fn a_crash_at_any_step_of_a_change_loses_nothing() {
     let points = [

@@ -136,6 +136,7 @@ pub async fn follow(
         && until <= fence
     {
         session.ledger = Some(ledger);
+        session.kept = tables;
         return Ok(Followed::To(fence));
     }
     let starts: Vec<(Arc<TablePlan>, Lsn)> = tables

@@ -280,7 +280,10 @@ impl Live<'_> {
         // The catalog may have gone on; what it says now is what counts.
         let found = tables::look(self.session).await?;
         let here = |open: &OpenTable| open.plan.oid == changed.relation.oid;
-        let Some(place) = self.session.kept.iter().position(here) else { return Ok(()) };
+        let place = self.session.kept.iter().position(here).ok_or_else(|| {
+            Error::failed(format!("the table {} changed, and is not open", changed.relation.name))
+                .next("run again; report this if it happens again")
+        })?;
         let open = self.session.kept.swap_remove(place);
         let info = found.named(&open.plan.schema, &open.plan.name);
         let prefix = self.session.config.column_prefix.clone();

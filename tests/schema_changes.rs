@@ -191,6 +191,53 @@ fn a_table_that_loses_its_key_stops_alone_until_it_has_one() {
 }
 
 #[test]
+fn tables_that_can_not_be_replicated_stay_out_of_a_pattern_until_they_can() {
+    let mut p = Pipeline::new(TestDb::new(usual(), "change_unfit"));
+    p.config = "[stream]\ninterval = \"100ms\"\n".to_owned();
+    p.tables = "public.*".to_owned();
+    let mut sql = p.sql();
+    sql.run(
+        "CREATE TABLE a(id int PRIMARY KEY); CREATE TABLE bare(id int, v text);
+         CREATE TABLE taken(id int PRIMARY KEY, \"_TG_LSN\" int);
+         CREATE TABLE part(id int PRIMARY KEY) PARTITION BY RANGE (id);
+         CREATE UNLOGGED TABLE part_1 PARTITION OF part FOR VALUES FROM (1) TO (10);
+         INSERT INTO a VALUES (1); INSERT INTO bare VALUES (1, 'x'); INSERT INTO taken VALUES (1);
+         INSERT INTO part VALUES (1);",
+    );
+    let checked = p.command(&["check", "--json"]).succeed().json();
+    let left_out: Vec<&str> =
+        checked["left_out"].as_array().into_iter().flatten().filter_map(|t| t.as_str()).collect();
+    assert_eq!(left_out, ["public.bare", "public.part", "public.taken"], "{checked}");
+    let output = p.run().succeed().output();
+    assert!(output.contains("public.bare: has no primary key"), "{output}");
+    assert!(output.contains("column_prefix"), "{output}");
+    // The application goes on as before with what is left out, and the others are followed.
+    sql.run("UPDATE bare SET v = 'y'; INSERT INTO a VALUES (2)");
+    p.run_to_now();
+    assert_eq!(count(&p, "a"), 2);
+    let why = table_status(&p, "public.bare")["why"].to_string();
+    assert!(why.contains("REPLICA IDENTITY FULL"), "{why}");
+    // One that is named is wanted: without it nothing begins.
+    p.tables = "public.*,public.bare".to_owned();
+    p.command(&["check"]).finish().expect_code(3);
+    p.tables = "public.*".to_owned();
+    let mut running = p.command(&["run"]).start();
+    sql.run("ALTER TABLE bare ADD PRIMARY KEY (id); ALTER TABLE part_1 SET LOGGED");
+    sql.run("ALTER TABLE taken RENAME \"_TG_LSN\" TO lsn");
+    for table in ["bare", "part", "taken"] {
+        wait_for("a mended table", || {
+            assert!(!running.has_ended(), "{}", running.output());
+            table_status(&p, &format!("public.{table}"))["phase"] == "live"
+        });
+    }
+    running.signal("TERM");
+    running.finish().expect_code(0);
+    sql.run("DELETE FROM bare");
+    p.run_to_now();
+    p.assert_equal();
+}
+
+#[test]
 fn a_running_pipeline_reads_a_table_again_when_asked() {
     let p = two_tables("change_asked", "");
     let running = p.follow();

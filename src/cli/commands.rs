@@ -50,6 +50,7 @@ pub async fn check(config: Config, json: bool) -> Result<()> {
     let request = source_check::CheckRequest {
         tables: config.tables()?,
         treatments: &config.treatments,
+        column_prefix: &config.column_prefix,
         slot: &config.name,
         publication: &config.name,
         started,

@@ -44,6 +44,8 @@ pub struct Entry {
     folder: String,
     oid: u32,
     fingerprint: String,
+    /// As which it is tried again where it is refused ([`catalog::TableInfo::shape`]).
+    shape: String,
     membership: String,
 }
 
@@ -168,7 +170,7 @@ async fn once(config: &Config, folders: &[String], stop: &StopSignal) -> Result<
             read.push(Read::Refused(Entry::gone(entry), found.why_not(entry)));
             continue;
         };
-        let (subject, now) = (info.display(), Entry::of(entry, info.oid, info.fingerprint()));
+        let (subject, now) = (info.display(), Entry::of(entry, info));
         let place = place(&session, &entry.folder).await;
         let existing = place.as_ref().ok().and_then(|(existing, _)| existing.as_ref());
         let same = existing.is_some_and(|table| table.checkpoint().table.oid == info.oid);
@@ -240,13 +242,19 @@ async fn place(session: &Session, folder: &str) -> Result<(Option<LakeTable>, Fi
 }
 
 impl Entry {
-    fn of(entry: &TableEntry, oid: u32, fingerprint: String) -> Entry {
-        Entry { folder: entry.folder.clone(), oid, fingerprint, membership: String::new() }
+    fn of(entry: &TableEntry, info: &catalog::TableInfo) -> Entry {
+        Entry {
+            folder: entry.folder.clone(),
+            oid: info.oid,
+            fingerprint: info.fingerprint(),
+            shape: info.shape(),
+            membership: String::new(),
+        }
     }
 
     /// A table that comes back under the name is another one, whatever it looks like.
     fn gone(entry: &TableEntry) -> Entry {
-        Entry::of(entry, 0, String::new())
+        Entry { folder: entry.folder.clone(), ..Entry::default() }
     }
 }
 
@@ -258,6 +266,7 @@ async fn findings(session: &Session, entries: &[TableEntry]) -> Result<Vec<check
             .map(|entry| catalog::for_table(&entry.schema, &entry.name))
             .collect::<Vec<_>>(),
         treatments: &session.config.treatments,
+        column_prefix: &session.config.column_prefix,
         slot: &session.config.name,
         publication: &session.config.name,
         started: true,
@@ -332,10 +341,10 @@ async fn stop(session: &mut Session, entry: &Entry, why: &str) -> Result<()> {
     let mut state = session.ledger_mut()?.state().clone();
     let fence = session.ledger_mut()?.fence().map(|fence| fence.lsn);
     if let Some(known) = state.tables.iter_mut().find(|table| table.folder == entry.folder) {
-        tracing::error!(table = known.display(), "is no longer followed, the others go on: {why}");
+        tracing::error!(table = known.display(), "is not followed, the others go on: {why}");
         known.set_apart(STOPPED, why, fence);
         known.oid = entry.oid;
-        known.fingerprint = entry.fingerprint.clone();
+        known.fingerprint = entry.shape.clone();
     }
     session.ledger_mut()?.set_state(state, &[]).await
 }

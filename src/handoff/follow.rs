@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use futures::future::join_all;
+use futures::{StreamExt, TryStreamExt, stream as streams};
 
 use crate::apply::collect::{Changed, Collector, Limits};
 use crate::apply::part::{BatchEnd, Part};
@@ -20,6 +21,7 @@ use crate::handoff::housekeeping::{self, Housekeeper};
 use crate::handoff::session::{Session, blocking};
 use crate::handoff::spool::source::Source;
 use crate::handoff::stream::{self, Ended, Shared};
+use crate::handoff::tables::TABLES_AT_A_TIME;
 use crate::handoff::{figures, index, marks, rules, spool};
 use crate::lake::locations::Locations;
 use crate::lake::{Event, Lake, LakeTable, Ledger};
@@ -31,6 +33,9 @@ use crate::source::wire::{SessionKind, Wire};
 /// A part of a batch is applied while the next one is read. Each part with rows is one data file,
 /// so parts are large enough that only a backlog makes more than one a batch.
 const PART_BYTES: u64 = 16 << 20;
+
+/// Indexes that are opened at a time: one that is built from the lake takes memory and a core.
+const INDEXES_AT_A_TIME: usize = 4;
 
 /// How often the ledger is asked for notes of others.
 const NOTES_EVERY: Duration = Duration::from_secs(5);
@@ -292,7 +297,7 @@ async fn still_ours(
     ledger: &mut Ledger,
     appliers: &[TableApplier],
 ) -> Result<()> {
-    for applier in appliers {
+    let looks = appliers.iter().map(|applier| async move {
         let table = applier.table();
         let next = format!("{}/_delta_log/{:020}.json", table.folder(), table.version() + 1);
         if session.lake.get(&next).await?.is_some() {
@@ -301,11 +306,13 @@ async fn still_ours(
                 table.folder()
             )));
         }
-    }
+        Ok(())
+    });
+    streams::iter(looks).buffer_unordered(TABLES_AT_A_TIME).try_collect::<()>().await?;
     ledger.claim().await
 }
 
-/// Opens the indexes, one table after the other.
+/// Opens the indexes.
 async fn appliers(
     session: &Session,
     tables: Vec<OpenTable>,
@@ -313,26 +320,20 @@ async fn appliers(
 ) -> Result<Vec<TableApplier>> {
     let memory = session.config.limits.index_memory_bytes as usize / tables.len().max(1);
     let timeline = session.system.timeline;
-    let mut appliers = Vec::with_capacity(tables.len());
-    for OpenTable { plan, table, index } in tables {
+    let opens = tables.into_iter().map(|OpenTable { plan, table, index }| {
         let (lake, runtime) = (session.lake.clone(), runtime.clone());
         let folder = session.index_folder(&plan);
-        appliers.push(
-            blocking(move || {
-                let index = match index {
-                    Some(open) => open,
-                    None => {
-                        index::open(&plan, &lake, &runtime, &table, &folder, memory.max(1 << 20))?
-                    }
-                };
-                let mut applier = TableApplier::new(plan, lake, runtime, table, index)?;
-                applier.set_timeline(timeline);
-                Ok(applier)
-            })
-            .await?,
-        );
-    }
-    Ok(appliers)
+        blocking(move || {
+            let index = match index {
+                Some(open) => open,
+                None => index::open(&plan, &lake, &runtime, &table, &folder, memory.max(1 << 20))?,
+            };
+            let mut applier = TableApplier::new(plan, lake, runtime, table, index)?;
+            applier.set_timeline(timeline);
+            Ok(applier)
+        })
+    });
+    streams::iter(opens).buffered(INDEXES_AT_A_TIME).try_collect().await
 }
 
 /// Takes parts, stages them, commits batches, moves the fence.

@@ -33,13 +33,13 @@ pub async fn mark(session: &mut Session, found: &Found, marks: &[(String, Verdic
             Verdict::Stop(why) => {
                 tracing::error!(
                     table = known.display(),
-                    "is no longer followed, the others go on: {why}"
+                    "is not followed, the others go on: {why}"
                 );
                 known.set_apart(STOPPED, why, fence);
                 // As another one it is tried again.
                 let now = found.named(&known.schema, &known.name);
                 (known.oid, known.fingerprint) =
-                    now.map_or_else(Default::default, |info| (info.oid, info.fingerprint()));
+                    now.map_or_else(Default::default, |info| (info.oid, info.shape()));
             }
             Verdict::Follow(_) => {}
         }
@@ -133,7 +133,7 @@ pub async fn take_in(
         |table: &&mut TableEntry| table.phase == STOPPED && !failed.contains(&table.folder);
     for known in state.tables.iter_mut().filter(stopped) {
         let Some(info) = found.named(&known.schema, &known.name) else { continue };
-        if (known.oid, &known.fingerprint) != (info.oid, &info.fingerprint()) {
+        if (known.oid, &known.fingerprint) != (info.oid, &info.shape()) {
             tracing::info!(table = known.display(), "is another one now, and is read anew");
             known.set_apart(AGAIN, "it is another one than the one that was left", None);
             any = true;

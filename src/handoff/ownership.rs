@@ -18,12 +18,15 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
+use futures::{StreamExt, TryStreamExt, stream};
+
 use crate::config::Config;
 use crate::error::{Error, Kind, Result};
 use crate::failpoint;
 use crate::handoff::rules::Refusal;
 use crate::handoff::session::Session;
 use crate::handoff::snapshot;
+use crate::handoff::tables::TABLES_AT_A_TIME;
 use crate::lake::lease::{self, Before};
 use crate::lake::sweep;
 use crate::lake::{Lake, LakeTable, Lease, Ledger, Phase};
@@ -110,11 +113,10 @@ pub async fn take(session: &mut Session, stop: &StopSignal) -> Result<Option<Own
         }
         ledger.claim().await?;
         if lease.before() == Before::Silent {
-            let folders: Vec<String> =
-                ledger.state().tables.iter().map(|table| table.folder.clone()).collect();
-            for folder in folders {
-                take_table(&session.lake, &folder, &session.config.name).await?;
-            }
+            let (lake, name) = (&session.lake, &session.config.name);
+            let tables = ledger.state().tables.iter();
+            let takes = tables.map(|table| take_table(lake, &table.folder, name));
+            stream::iter(takes).buffer_unordered(TABLES_AT_A_TIME).try_collect::<()>().await?;
         }
     }
     tokio::spawn(sweep::sweep(session.lake.clone()));

@@ -14,7 +14,7 @@ use crate::handoff::rules::{self, Recorded, Resume};
 use crate::handoff::spool;
 use crate::lake::{Lake, Ledger, Phase, PipelineState, SourceIdentity};
 use crate::observe::metrics::Metrics;
-use crate::source::catalog::{self, ServerInfo, TableInfo};
+use crate::source::catalog::{ServerInfo, TableInfo};
 use crate::source::client::{self, query_error};
 use crate::source::options::{ConnectOptions, History, Secret};
 use crate::source::slot::{self, SlotInfo, SlotOptions};
@@ -288,20 +288,10 @@ impl Session {
         .await
     }
 
-    /// The tables the configuration selects, and the database's types.
-    pub async fn tables(&self) -> Result<(Vec<TableInfo>, TypeCatalog)> {
-        let patterns = self.config.tables()?;
-        let tables = catalog::load_tables(
-            &self.client,
-            patterns,
-            &self.config.treatments,
-            self.server.version,
-        )
-        .await?;
-        Ok((tables, load_types(&self.client).await?))
-    }
-
-    /// Their plans.
+    /// The plans of tables.
+    ///
+    /// # Errors
+    /// A table that can't be replicated.
     pub fn plans(&self, tables: &[TableInfo], types: &TypeCatalog) -> Result<Vec<Arc<TablePlan>>> {
         tables
             .iter()
@@ -391,22 +381,6 @@ async fn own_session(client: &Client) -> Result<ServerSession> {
 async fn identify(source: &ConnectOptions) -> Result<SystemId> {
     let source = source.clone();
     blocking(move || Wire::connect(&source, SessionKind::Replication)?.identify_system()).await
-}
-
-/// The types of the database.
-pub async fn load_types(client: &Client) -> Result<TypeCatalog> {
-    let failed = |e| Error::transient("reading the database's types").because(e);
-    let rows = client.simple_query(TypeCatalog::QUERY).await.map_err(failed)?;
-    let rows: Vec<Vec<Option<String>>> = rows
-        .iter()
-        .filter_map(|message| match message {
-            tokio_postgres::SimpleQueryMessage::Row(row) => {
-                Some((0..row.len()).map(|i| row.get(i).map(str::to_owned)).collect())
-            }
-            _ => None,
-        })
-        .collect();
-    TypeCatalog::from_rows(rows)
 }
 
 /// Refuses a lake that another pipeline keeps.

@@ -5,8 +5,10 @@
 //! [`rules::evolve`], for the place in the stream at which it shows, or, where no row ever shows it,
 //! once everything that had committed when it was found is applied.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+
+use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::apply::collect::Changed;
 use crate::apply::known::{KnownColumn, KnownTable, PROPERTY};
@@ -14,11 +16,15 @@ use crate::apply::plan::TablePlan;
 use crate::error::{Error, Result};
 use crate::handoff::follow::OpenTable;
 use crate::handoff::rules::{self, Evolution, InCatalog, Known, Sent};
-use crate::handoff::session::{Session, load_types};
+use crate::handoff::session::Session;
 use crate::lake::{Lake, LakeTable, TableEntry};
 use crate::source::catalog::{self, TableInfo, TableKind, Treatments};
 use crate::source::check::{Finding, Severity};
 use crate::source::types::{self, ColumnOptions, HashKey, TypeCatalog};
+
+/// Tables that are opened, or looked at, at a time: a lake that is far away answers slowly, and a schema
+/// has a thousand of them.
+pub(super) const TABLES_AT_A_TIME: usize = 16;
 
 /// The source's tables now.
 pub struct Found {
@@ -64,7 +70,7 @@ pub async fn look(session: &Session) -> Result<Found> {
     for unknown in found.findings.iter().filter(named) {
         tracing::warn!("{} {}; {}", unknown.subject, unknown.what, unknown.fix);
     }
-    let types = load_types(&session.client).await?;
+    let types = TypeCatalog::load(&session.client).await?;
     let hash_key = treatments.hash_key().cloned();
     Ok(Found { infos: found.tables, types, findings: found.findings, hash_key })
 }
@@ -127,17 +133,28 @@ pub struct Opened {
 /// # Errors
 /// A table that is gone from the lake, or was changed there by others.
 pub async fn open(session: &mut Session, found: &Found, apart: &BTreeSet<&str>) -> Result<Opened> {
-    let mut kept = std::mem::take(&mut session.kept);
+    let kept = std::mem::take(&mut session.kept);
+    let mut kept: HashMap<String, OpenTable> =
+        kept.into_iter().map(|open| (open.plan.folder.clone(), open)).collect();
     let ledger = session.ledger()?;
     let prefix = &session.config.column_prefix;
     let mut opened = Opened { tables: Vec::new(), apart: Vec::new() };
     let followed = |entry: &&TableEntry| entry.is_followed() && !apart.contains(&*entry.folder);
-    for entry in ledger.state().tables.iter().filter(followed) {
-        if let Some(place) = kept.iter().position(|open| open.plan.folder == entry.folder) {
-            opened.tables.push(kept.swap_remove(place));
-            continue;
+    let entries: Vec<&TableEntry> = ledger.state().tables.iter().filter(followed).collect();
+    let mut unopened = Vec::new();
+    for entry in entries {
+        match kept.remove(&entry.folder) {
+            Some(open) => opened.tables.push(open),
+            None => unopened.push(entry),
         }
-        let table = LakeTable::open(&session.lake, &entry.folder).await?.ok_or_else(|| {
+    }
+    let loads = unopened.into_iter().map(|entry| {
+        let lake = session.lake.clone();
+        async move { LakeTable::open(&lake, &entry.folder).await.map(|table| (entry, table)) }
+    });
+    let mut loads = stream::iter(loads).buffered(TABLES_AT_A_TIME);
+    while let Some((entry, table)) = loads.try_next().await? {
+        let table = table.ok_or_else(|| {
             Error::failed(format!("{}: its folder in the lake is gone", entry.display()))
                 .next("restore it, or start a new generation with `tidegate run --resnapshot`")
         })?;

@@ -271,6 +271,7 @@ async fn prepare(session: &mut Session) -> Result<(Vec<TableInfo>, TypeCatalog)>
     let request = check::CheckRequest {
         tables: session.config.tables()?,
         treatments: &session.config.treatments,
+        column_prefix: &session.config.column_prefix,
         slot: &session.config.name,
         publication: &session.config.name,
         // Our own slot is there for what is copied, or goes before the new one is made.
@@ -278,7 +279,7 @@ async fn prepare(session: &mut Session) -> Result<(Vec<TableInfo>, TypeCatalog)>
         publication_ours: ours.publication,
         server: Some(&session.server),
     };
-    let mut report = check::check(&session.client, &request).await?;
+    let (mut report, facts) = check::check_tables(&session.client, &request).await?;
     // A slot of ours that is lost goes; one that is still needed was looked at before.
     report.findings.retain(|finding| !(ours.slot && finding.id == "slot-lost"));
     for finding in &report.findings {
@@ -290,7 +291,7 @@ async fn prepare(session: &mut Session) -> Result<(Vec<TableInfo>, TypeCatalog)>
         return Err(error);
     }
     session.lake.check_writable().await?;
-    session.tables().await
+    Ok((facts.selection.tables, facts.types))
 }
 
 /// What an earlier generation published; a folder that holds anything else, but for files that are

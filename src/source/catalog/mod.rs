@@ -18,6 +18,8 @@ pub use pattern::{for_table, quote_if_needed};
 pub use server::{Role, ServerInfo, current_lsn, insert_lsn};
 pub use treat::{NOWHERE, Rule, Treatments, UNKNOWN};
 
+use std::collections::{BTreeSet, HashSet};
+
 use crate::source::client::Client;
 use tokio_postgres::types::FromSql;
 use xxhash_rust::xxh3::Xxh3;
@@ -209,6 +211,23 @@ impl TableInfo {
         }
         digest.hex()
     }
+
+    /// As [`TableInfo::fingerprint`], with what else may decide whether the table can be replicated:
+    /// which partitions are logged, and how.
+    pub fn shape(&self) -> String {
+        if self.kind == TableKind::Plain {
+            return self.fingerprint();
+        }
+        let mut digest = Digest::default();
+        digest.text(&self.fingerprint());
+        for leaf in &self.leaves {
+            digest.number(leaf.oid.into()).number(leaf.identity.as_char() as i64);
+            for name in leaf.key.iter().flatten() {
+                digest.text(name);
+            }
+        }
+        digest.hex()
+    }
 }
 
 /// A digest of a list of facts; lengths go in, so that no two lists run into each other.
@@ -237,6 +256,8 @@ impl Digest {
 pub struct Selection {
     /// The tables by schema and name.
     pub tables: Vec<TableInfo>,
+    /// Those of them that are named, not just matched by a glob: without these nothing begins.
+    pub named: BTreeSet<u32>,
     /// Errors of the choice, and warnings such as tables left out by a glob.
     pub findings: Vec<Finding>,
 }
@@ -269,7 +290,11 @@ pub async fn select_tables(
             "exclude it from the tables",
         ));
     }
-    Ok(Selection { tables, findings: resolved.findings })
+    let literals: HashSet<_> =
+        patterns.iter().filter(|p| !p.exclude).filter_map(pattern::Pattern::literal).collect();
+    let is_named = |t: &&TableInfo| literals.contains(&(t.schema.clone(), t.name.clone()));
+    let named = tables.iter().filter(is_named).map(|table| table.oid).collect();
+    Ok(Selection { tables, named, findings: resolved.findings })
 }
 
 /// A text for each table that `patterns` choose, by oid, which is another one after whatever may

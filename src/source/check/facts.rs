@@ -8,6 +8,7 @@ use super::CheckRequest;
 use crate::error::Result;
 use crate::source::catalog::{Selection, ServerInfo, TableInfo, field, select_tables, sql_error};
 use crate::source::slot::{PublicationInfo, SlotInfo, publication_info, slot_info};
+use crate::source::types::TypeCatalog;
 
 /// The role's rights on one table or partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub struct Facts {
     pub server: ServerInfo,
     /// What the patterns choose.
     pub selection: Selection,
+    /// The types of the database.
+    pub types: TypeCatalog,
     /// The publication, if it is there.
     pub publication: Option<PublicationInfo>,
     /// The slot, if it is there.
@@ -62,11 +65,12 @@ impl Facts {
         };
         let selection =
             select_tables(client, request.tables, request.treatments, server.version).await?;
+        let types = TypeCatalog::load(client).await?;
         let publication = publication_info(client, request.publication, server.version).await?;
         let slot = slot_info(client, request.slot).await?;
         let rights = rights(client, &selection.tables).await?;
         let holders = if server.in_recovery { Vec::new() } else { holders(client).await? };
-        Ok(Facts { server, selection, publication, slot, rights, holders })
+        Ok(Facts { server, selection, types, publication, slot, rights, holders })
     }
 }
 

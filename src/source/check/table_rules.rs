@@ -1,17 +1,37 @@
 //! Rules about each table: its key and replica identity, its partitions, the role's rights on it.
 
-use super::{Facts, Finding, TableRights};
+use super::{CheckRequest, Facts, Finding, TableRights};
 use crate::source::catalog::{
     Leaf, ReplicaIdentity, TableInfo, TableKind, for_table, quote_ident, sql_name,
 };
+use crate::source::types;
 
-pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
+/// Findings that say of one table that it is not such as can be replicated. Rights are not among them:
+/// those are the role's, and easily forgotten for many tables at once.
+const OF_ONE_TABLE: &[&str] = &[
+    "no-replica-identity",
+    "deferrable-key",
+    "generated-key",
+    "partition-identity",
+    "partition-not-logged",
+    "no-columns",
+    "column-type",
+    "column-name",
+];
+
+/// Whether a finding stands in the way of its table alone.
+pub(super) fn is_of_its_own(id: &str) -> bool {
+    OF_ONE_TABLE.contains(&id)
+}
+
+pub(super) fn findings(facts: &Facts, request: &CheckRequest<'_>) -> Vec<Finding> {
     let sends_generated = facts.publication.as_ref().is_some_and(|p| p.generated_stored);
     let mut findings = Vec::new();
     for table in &facts.selection.tables {
         identity(table, &mut findings);
         partitions(table, &mut findings);
         generated(table, sends_generated, &mut findings);
+        columns(table, facts, request.column_prefix, &mut findings);
         storage(table, &mut findings);
         rights(table, facts, &mut findings);
     }
@@ -162,6 +182,38 @@ fn generated(table: &TableInfo, sent: bool, findings: &mut Vec<Finding>) {
             "",
         ));
     }
+}
+
+/// What no lake table can have, found by making the plan of each column.
+fn columns(table: &TableInfo, facts: &Facts, prefix: &str, findings: &mut Vec<Finding>) {
+    let mut plans = Vec::with_capacity(table.columns.len());
+    for column in table.columns.iter().filter(|column| !column.is_left_out()) {
+        match types::plan(&facts.types, column, &column.options) {
+            Ok(plan) => plans.push(plan),
+            Err(error) => {
+                findings.push(refused("column-type", table, &error));
+                return;
+            }
+        }
+    }
+    if let Err(error) = types::check_names(&plans, prefix) {
+        findings.push(refused("column-name", table, &error));
+    }
+    let in_key = |place: &usize| table.columns.get(*place).filter(|c| c.options.left_out);
+    if let Some(column) = table.key.iter().flatten().find_map(in_key) {
+        findings.push(Finding::error(
+            "left-out-key",
+            table.display(),
+            format!("its key has the column {:?}, which [[columns]] leaves out", column.name),
+            "take it out of `leave_out` (`hash` keeps rows apart, too)",
+        ));
+    }
+}
+
+fn refused(id: &str, table: &TableInfo, error: &crate::error::Error) -> Finding {
+    let fix =
+        error.next_step().unwrap_or("leave the column out with `leave_out` under [[columns]]");
+    Finding::error(id, table.display(), error.what(), fix)
 }
 
 fn storage(table: &TableInfo, findings: &mut Vec<Finding>) {

@@ -4,6 +4,7 @@ use super::*;
 use crate::source::catalog::tests::{column, table};
 use crate::source::catalog::{ReplicaIdentity, Role, Selection, ServerInfo, TableInfo, TableKind};
 use crate::source::slot::SlotInfo;
+use crate::source::types::TypeCatalog;
 
 fn healthy() -> ServerInfo {
     ServerInfo {
@@ -36,12 +37,40 @@ fn healthy() -> ServerInfo {
 fn facts(tables: Vec<TableInfo>) -> Facts {
     Facts {
         server: healthy(),
-        selection: Selection { tables, findings: Vec::new() },
+        selection: Selection {
+            named: tables.iter().map(|table| table.oid).collect(),
+            tables,
+            findings: Vec::new(),
+        },
+        types: types(),
         publication: None,
         slot: None,
         rights: HashMap::new(),
         holders: Vec::new(),
     }
+}
+
+fn types() -> TypeCatalog {
+    let row = |oid: &str, name: &str| {
+        let row = [
+            oid,
+            "pg_catalog",
+            name,
+            "b",
+            "N",
+            "0",
+            "0",
+            "-1",
+            "pg_catalog",
+            "out",
+            "0",
+            "f",
+            ",",
+            "150018",
+        ];
+        row.map(|text| Some(text.to_owned()))
+    };
+    TypeCatalog::from_rows([row("23", "int4"), row("25", "text"), row("1043", "varchar")]).unwrap()
 }
 
 fn slot() -> SlotInfo {
@@ -70,6 +99,7 @@ const REQUEST: CheckRequest<'static> = CheckRequest {
     treatments: UNTREATED,
     slot: "s",
     publication: "p",
+    column_prefix: "_tg_",
     started: false,
     publication_ours: false,
     server: None,
@@ -78,7 +108,7 @@ const STARTED: CheckRequest<'static> = CheckRequest { started: true, ..REQUEST }
 
 #[track_caller]
 fn says(facts: &Facts, request: &CheckRequest<'_>, expected: &[(&str, Severity)]) {
-    let report = report(facts, request);
+    let report = report(&mut facts.clone(), request);
     let found: Vec<_> = report.findings.iter().map(|f| (f.id.as_str(), f.severity)).collect();
     assert_eq!(found, expected, "{}", report.to_text());
     for finding in &report.findings {
@@ -92,7 +122,7 @@ use Severity::{Error, Info, Warning};
 #[test]
 fn a_healthy_source_has_no_findings() {
     says(&facts(vec![table("t")]), &REQUEST, &[]);
-    assert!(report(&facts(vec![table("t")]), &REQUEST).to_text().ends_with("\nready\n"));
+    assert!(report(&mut facts(vec![table("t")]), &REQUEST).to_text().ends_with("\nready\n"));
 }
 
 #[test]
@@ -183,6 +213,46 @@ fn a_table_whose_updates_postgres_would_refuse_is_found_first() {
 }
 
 #[test]
+fn what_a_pattern_matches_and_can_not_be_replicated_is_left_out_alone() {
+    let (mut bare, mut good) = (table("bare"), table("good"));
+    (bare.key, good.oid) = (None, 16500);
+    let mut both = facts(vec![bare.clone(), good.clone()]);
+    both.selection.named = [good.oid].into();
+    let found = report(&mut both, &REQUEST);
+    assert_eq!(
+        (found.tables, found.left_out),
+        (vec!["public.good".into()], vec!["public.bare".into()])
+    );
+    assert_eq!(both.selection.tables, [good.clone()]);
+    let finding = &found.findings[0];
+    assert_eq!((&*finding.id, finding.severity), ("no-replica-identity", Warning));
+    assert!(finding.fix.ends_with("exclude it: \"!public.bare\" under tables"), "{}", finding.fix);
+    // A table that is named is wanted; where none is left there is nothing to do; and what is wrong
+    // with the role or the configuration is no table's.
+    says(&facts(vec![bare.clone(), good.clone()]), &REQUEST, &[("no-replica-identity", Error)]);
+    let mut alone = facts(vec![bare]);
+    alone.selection.named.clear();
+    says(&alone, &REQUEST, &[("nothing-selected", Error), ("no-replica-identity", Warning)]);
+    good.columns[0].options.left_out = true;
+    let mut keyless = facts(vec![good]);
+    keyless.selection.named.clear();
+    says(&keyless, &REQUEST, &[("left-out-key", Error)]);
+}
+
+#[test]
+fn a_name_or_type_that_no_lake_table_can_have_is_found_first() {
+    let mut table = table("t");
+    table.columns[1].name = "_TG_Lsn".into();
+    says(&facts(vec![table.clone()]), &REQUEST, &[("column-name", Error)]);
+    table.columns[1].name = "ID".into();
+    says(&facts(vec![table.clone()]), &REQUEST, &[("column-name", Error)]);
+    table.columns[1].options.left_out = true;
+    says(&facts(vec![table.clone()]), &REQUEST, &[]);
+    table.columns[0].type_oid = 1;
+    says(&facts(vec![table]), &REQUEST, &[("column-type", Error)]);
+}
+
+#[test]
 fn a_partition_that_logs_otherwise_than_its_root_is_an_error() {
     let mut root = table("events");
     root.kind = TableKind::Partitioned;
@@ -213,7 +283,7 @@ fn rights_that_lack_are_granted_by_the_fix() {
         &REQUEST,
         &[("publication-rights", Error), ("table-rights", Error), ("row-security", Error)],
     );
-    let text = report(&facts, &REQUEST).to_text();
+    let text = report(&mut facts.clone(), &REQUEST).to_text();
     for line in [
         "fix: GRANT USAGE ON SCHEMA \"public\" TO \"tide\";",
         "fix: GRANT SELECT ON \"public\".\"t\" TO \"tide\";",
@@ -230,7 +300,7 @@ fn errors_come_first_and_the_report_survives_json() {
     facts.server.slot_wal_keep_bytes = None;
     facts.server.wal_level = "replica".into();
     facts.holders.push(Holder { who: "pid 7".into(), age_s: 61, fix: "end it".into() });
-    let report = report(&facts, &REQUEST);
+    let report = report(&mut facts.clone(), &REQUEST);
     assert_eq!(report.findings[0].id, "wal-level");
     assert!(report.has_errors() && report.to_text().contains("writing for 61 s"));
     let json = serde_json::to_string(&report).unwrap();

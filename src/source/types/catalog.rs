@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
+use tokio_postgres::SimpleQueryMessage;
+
 use crate::error::{Error, Result};
+use crate::source::client::{Client, query_error};
 
 /// One row of `pg_type`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +50,21 @@ impl TypeCatalog {
          THEN 't' ELSE 'f' END::text, t.typdelim::text, pg_catalog.current_setting('server_version_num')::text \
          FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace \
          JOIN pg_catalog.pg_proc f ON f.oid = t.typoutput JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace";
+
+    /// Loads the types of the database that the client is in.
+    ///
+    /// # Errors
+    /// A failing query.
+    pub async fn load(client: &Client) -> Result<TypeCatalog> {
+        let rows = client.simple_query(TypeCatalog::QUERY).await;
+        let rows = rows.map_err(|e| query_error("reading the database's types", e))?;
+        TypeCatalog::from_rows(rows.iter().filter_map(|message| match message {
+            SimpleQueryMessage::Row(row) => {
+                Some((0..row.len()).map(|i| row.get(i).map(str::to_owned)).collect::<Vec<_>>())
+            }
+            _ => None,
+        }))
+    }
 
     /// Reads the rows of [`TypeCatalog::QUERY`].
     ///

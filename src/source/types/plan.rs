@@ -278,7 +278,7 @@ pub fn check_names(plans: &[ColumnPlan], prefix: &str) -> Result<()> {
                 "columns {} and {name} differ in case only, which Delta does not tell apart",
                 quoted(&other)
             ))
-            .next("leave one of them out of the publication, or rename it (`column_prefix` is for Tidegate's own columns)")
+            .next("leave one of them out with `leave_out` under [[columns]], or rename it")
         });
     }
     Ok(())

@@ -37,6 +37,9 @@ pub struct KnownTable {
     pub row_filter: Option<String>,
     /// Where the rows lie: oid and file of the table or of each leaf partition.
     pub leaves: Vec<(u32, u32)>,
+    /// [`Leaf::link`] of each partition, by oid; none where it was not looked at.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub links: BTreeMap<u32, u64>,
     /// Names that data files still have and the schema has no more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hidden: Vec<String>,
@@ -91,6 +94,7 @@ impl KnownTable {
             identity: table.identity.as_char(),
             row_filter: table.row_filter.clone(),
             leaves: leaves(table),
+            links: links(table),
             hidden: Vec::new(),
             partitioned: table.kind == TableKind::Partitioned,
         }
@@ -169,6 +173,12 @@ impl KnownTable {
             bytes: 0,
         })
     }
+}
+
+/// The link of each partition.
+fn links(table: &TableInfo) -> BTreeMap<u32, u64> {
+    let linked = table.leaves.iter().filter(|leaf| leaf.link != 0);
+    linked.map(|leaf| (leaf.oid, leaf.link)).collect()
 }
 
 /// Oid and file of each leaf, by oid.

@@ -167,6 +167,7 @@ mod tests {
             key: None,
             access_method: "heap".into(),
             attached: false,
+            link: 0,
         }
     }
 

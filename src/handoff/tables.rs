@@ -243,7 +243,8 @@ fn against_catalog(
     if before.columns_version == now.columns_version
         && before.key == now.key
         && before.identity == now.identity
-        && (info.kind == TableKind::Plain || before.leaves == now.leaves)
+        && (info.kind == TableKind::Plain
+            || (before.leaves == now.leaves && before.links == now.links))
     {
         return None;
     }
@@ -356,10 +357,13 @@ pub fn against_stream(
     // The version of what is not the catalog's is nobody's: the next look compares everything.
     let whole = columns == now.columns;
     let columns_version = if whole { now.columns_version.clone() } else { String::new() };
-    let leaves = if whole { now.leaves.clone() } else { before.leaves.clone() };
     let mut then = before.clone();
     (then.columns, then.columns_version) = (columns, columns_version);
-    (then.key, then.leaves) = (key, leaves);
+    then.key = key;
+    // Which partitions came and went meanwhile the stream does not say: the next look does.
+    if whole && info.kind == TableKind::Plain {
+        then.leaves = now.leaves.clone();
+    }
     follow(plan, then, found, prefix, &dropped)
         .unwrap_or_else(|| Verdict::Again(changed.what.clone()))
 }
@@ -402,6 +406,10 @@ fn leaves_changed(before: &KnownTable, info: &TableInfo) -> Option<String> {
             Some(leaf) if leaf.relfilenode != *file => {
                 let name = catalog::for_table(&leaf.schema, &leaf.name);
                 return Some(format!("its partition {name} was truncated or written anew"));
+            }
+            Some(leaf) if before.links.get(oid).is_some_and(|link| *link != leaf.link) => {
+                let name = catalog::for_table(&leaf.schema, &leaf.name);
+                return Some(format!("its partition {name} was detached and attached again"));
             }
             Some(_) => {}
         }

@@ -154,10 +154,10 @@ impl RunTable {
     /// Why not.
     pub fn may_keep(&self) -> Result<(), StartAgain> {
         let held = &self.held;
-        let recorded: BTreeMap<u32, u32> =
-            held.entry.leaves.iter().map(|leaf| (leaf.oid, leaf.relfilenode)).collect();
-        let found: BTreeMap<u32, u32> =
-            self.info.leaves.iter().map(|leaf| (leaf.oid, leaf.relfilenode)).collect();
+        let recorded: BTreeMap<u32, LeafEntry> =
+            held.entry.leaves.iter().map(|leaf| (leaf.oid, *leaf)).collect();
+        let found: BTreeMap<u32, LeafEntry> =
+            leaf_entries(&self.info).into_iter().map(|leaf| (leaf.oid, leaf)).collect();
         keep_chunks(CopiedSoFar {
             complete: held.is_complete(),
             one_base: held.lowest() == held.highest(),
@@ -187,6 +187,7 @@ impl RunTable {
 }
 
 fn leaf_entries(info: &TableInfo) -> Vec<LeafEntry> {
-    let entry = |leaf: &Leaf| LeafEntry { oid: leaf.oid, relfilenode: leaf.relfilenode };
+    let entry =
+        |leaf: &Leaf| LeafEntry { oid: leaf.oid, relfilenode: leaf.relfilenode, link: leaf.link };
     info.leaves.iter().map(entry).collect()
 }

@@ -83,6 +83,13 @@ pub struct LeafEntry {
     pub oid: u32,
     /// The file of its rows; another one after a rewrite or a TRUNCATE.
     pub relfilenode: u32,
+    /// Another number once it was detached and attached again; 0 for what is no partition.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub link: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A boundary at which chunks are, or were, copied.

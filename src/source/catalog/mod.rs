@@ -129,6 +129,8 @@ pub struct Leaf {
     pub access_method: String,
     /// It became a partition after it was made, so it may have come with rows.
     pub attached: bool,
+    /// Another number once it was detached and attached again; 0 for what is no partition.
+    pub link: u64,
 }
 
 /// A table to replicate.
@@ -419,6 +421,7 @@ pub(crate) mod tests {
                 key: Some(vec!["id".into()]),
                 access_method: "heap".into(),
                 attached: false,
+                link: 0,
             }],
             rows_estimated: 10.0,
             bytes: 8192,

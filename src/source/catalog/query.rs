@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::resolve::{Chosen, PartitionTree, Relation};
 use super::{
@@ -143,6 +144,7 @@ fn describe_leaf(
         key: indexes.key(leaf.oid, leaf.identity),
         access_method: leaf.access_method.clone(),
         attached: storage.attached,
+        link: storage.link,
     })
 }
 
@@ -302,10 +304,16 @@ struct Storage {
     bytes: u64,
     rows_estimated: f64,
     attached: bool,
+    link: u64,
 }
 
 /// What a block of rows holds when nothing was ever counted.
 const ROWS_PER_UNKNOWN_PAGE: f64 = 64.0;
+
+/// A number for the links by which a partition hangs on its root, never 0.
+fn link(links: &str) -> u64 {
+    if links.is_empty() { 0 } else { xxh3_64(links.as_bytes()).max(1) }
+}
 
 async fn storage(client: &Client, leaves: &[u32]) -> Result<HashMap<u32, Storage>> {
     // Asking for a size waits for whoever holds the table alone. Of such a one it is told what is
@@ -317,17 +325,33 @@ async fn storage(client: &Client, leaves: &[u32]) -> Result<HashMap<u32, Storage
             CASE WHEN c.oid = ANY (held.oids) THEN greatest(c.relpages, 1)
                 * pg_catalog.current_setting('block_size')::int8
             ELSE coalesce(pg_catalog.pg_table_size(c.oid), 0) END, c.reltuples, c.relpages,
-            c.relispartition AND EXISTS (
+            coalesce(way.attached, false), coalesce(way.links, '')
+        FROM pg_catalog.pg_class c
+            LEFT JOIN LATERAL (
                 WITH RECURSIVE up AS (
-                    SELECT i.inhparent, i.xmin AS link FROM pg_catalog.pg_inherits i
-                    WHERE i.inhrelid = c.oid
-                    UNION ALL SELECT i.inhparent, i.xmin FROM up
+                    SELECT i.inhrelid AS member, i.inhparent, i.xmin AS link, 1 AS level
+                    FROM pg_catalog.pg_inherits i WHERE i.inhrelid = c.oid
+                    UNION ALL SELECT i.inhrelid, i.inhparent, i.xmin, up.level + 1 FROM up
                     JOIN pg_catalog.pg_inherits i ON i.inhrelid = up.inhparent)
-                -- The row of a system column is as old as its table, whatever was altered since.
-                SELECT FROM up, pg_catalog.pg_attribute a
-                WHERE a.attrelid = c.oid AND a.attnum = -1
-                                    AND pg_catalog.age(up.link) < pg_catalog.age(a.xmin))
-        FROM pg_catalog.pg_class c,
+                SELECT pg_catalog.bool_or(
+                        pg_catalog.age(up.link) <= pg_catalog.age(made.xmin)
+                        -- ATTACH PARTITION writes the catalog row of every column anew, also right
+                        -- after the table was made; CREATE TABLE … PARTITION OF leaves some as
+                        -- they were first written, in the same command as those of the system
+                        -- columns, which nothing ever changes. (A row with an xmax has lost its
+                        -- command.)
+                        AND NOT EXISTS (
+                            SELECT FROM pg_catalog.pg_attribute first
+                            JOIN pg_catalog.pg_attribute kept USING (attrelid)
+                            WHERE first.attrelid = up.member AND first.attnum = -1
+                              AND kept.attnum > 0 AND kept.xmin = first.xmin
+                              AND kept.cmin = first.cmin AND kept.xmax = 0 AND first.xmax = 0)
+                    ) AS attached,
+                    pg_catalog.string_agg(up.inhparent || ':' || up.link, ' ' ORDER BY up.level)
+                        AS links
+                FROM up, pg_catalog.pg_attribute made
+                WHERE made.attrelid = c.oid AND made.attnum = -1
+            ) way ON c.relispartition,
             (SELECT ARRAY(SELECT l.relation FROM pg_catalog.pg_locks l
                 WHERE l.mode = 'AccessExclusiveLock' AND l.granted AND l.relation IS NOT NULL
             ) AS oids) held
@@ -347,6 +371,7 @@ async fn storage(client: &Client, leaves: &[u32]) -> Result<HashMap<u32, Storage
             bytes: bytes.unsigned_abs(),
             rows_estimated: per_page * pages as f64,
             attached: field(row, 6)?,
+            link: link(field(row, 7)?),
         };
         storage.insert(field(row, 0)?, found);
     }
@@ -373,9 +398,10 @@ pub(super) async fn signatures(client: &Client, chosen: &[Chosen]) -> Result<Vec
     for row in &rows(client, sql, &[&roots]).await? {
         texts.insert(field(row, 0)?, field(row, 1)?);
     }
-    let sql =
-        "SELECT c.oid, c.relfilenode FROM pg_catalog.pg_class c WHERE c.oid = ANY ($1::oid[])";
-    let mut files: HashMap<u32, u32> = HashMap::with_capacity(parts.len());
+    let sql = "SELECT c.oid, pg_catalog.concat_ws('/', c.relfilenode,
+            (SELECT i.xmin FROM pg_catalog.pg_inherits i WHERE i.inhrelid = c.oid))
+        FROM pg_catalog.pg_class c WHERE c.oid = ANY ($1::oid[])";
+    let mut files: HashMap<u32, String> = HashMap::with_capacity(parts.len());
     for row in &rows(client, sql, &[&parts]).await? {
         files.insert(field(row, 0)?, field(row, 1)?);
     }
@@ -384,7 +410,7 @@ pub(super) async fn signatures(client: &Client, chosen: &[Chosen]) -> Result<Vec
         // A plain table's file changes with every TRUNCATE, which the stream brings.
         if *kind == TableKind::Partitioned {
             for leaf in leaves {
-                let file = files.get(&leaf.oid).copied().unwrap_or_default();
+                let file = files.get(&leaf.oid).map(String::as_str).unwrap_or_default();
                 text.push_str(&format!(" {}/{file}", leaf.oid));
             }
         }

@@ -225,7 +225,9 @@ impl Config {
             (None, None) => Vec::new(),
         };
         let key_file = fill_path("hash_key_file", file.hash_key_file.take())?;
-        let treatments = columns::treatments(&name, &file.columns, key_file.as_deref(), env)?;
+        let treatments = columns::treatments(&name, &file.columns, key_file.as_deref(), env)?
+            .keeping_deleted(&file.soft_delete.as_ref().map(Patterns::list).unwrap_or_default())
+            .map_err(|error| error.at("`soft_delete`"))?;
         let state_dir = match flags
             .state_dir
             .clone()

@@ -10,10 +10,15 @@ use std::time::{Duration, Instant};
 use support::database::TestDb;
 use support::judge::{self, Engine};
 use support::pipeline::Pipeline;
-use support::servers::usual;
+use support::servers::{server, usual, versions};
+use tidegate::demo::server::PrivateServer;
 
 fn two_tables(name: &str, config: &str) -> Pipeline {
-    let mut p = Pipeline::new(TestDb::new(usual(), name));
+    two_tables_on(usual(), name, config)
+}
+
+fn two_tables_on(server: &'static PrivateServer, name: &str, config: &str) -> Pipeline {
+    let mut p = Pipeline::new(TestDb::new(server, name));
     p.config = format!("{config}\n[stream]\ninterval = \"100ms\"\n");
     p.tables = "public.*".to_owned();
     p.sql().run(
@@ -237,6 +242,31 @@ fn tables_that_can_not_be_replicated_stay_out_of_a_pattern_until_they_can() {
     p.assert_equal();
 }
 
+/// Between the look at the catalog and what is done with it.
+#[test]
+fn a_table_that_is_dropped_while_the_snapshot_is_made_is_looked_for_again() {
+    for (n, point) in ["handoff.dropped", "handoff.publication"].into_iter().enumerate() {
+        let mut p = Pipeline::new(TestDb::new(usual(), &format!("change_dropped_{n}")));
+        p.config = "[stream]\ninterval = \"100ms\"\n".to_owned();
+        p.sql().run(
+            "CREATE TABLE a(id int PRIMARY KEY); CREATE TABLE b(id int PRIMARY KEY);
+             CREATE TABLE part(id int PRIMARY KEY) PARTITION BY LIST (id);
+             CREATE TABLE part_1 PARTITION OF part FOR VALUES IN (1);
+             CREATE TABLE part_2 PARTITION OF part FOR VALUES IN (2);
+             INSERT INTO a VALUES (1); INSERT INTO b VALUES (1); INSERT INTO part VALUES (1), (2);",
+        );
+        let pause = p.pause(point);
+        let mut running = p.run().pause(&pause).start();
+        pause.reached(&mut running);
+        p.sql().run("DROP TABLE b; DROP TABLE part_2; ALTER TABLE a RENAME TO c");
+        pause.release();
+        running.finish().expect_code(0);
+        p.run_to_now();
+        assert_eq!((count(&p, "c"), count(&p, "part")), (1, 1));
+        p.assert_equal();
+    }
+}
+
 #[test]
 fn a_running_pipeline_reads_a_table_again_when_asked() {
     let p = two_tables("change_asked", "");
@@ -288,7 +318,14 @@ fn a_table_that_can_not_be_read_again_stops_alone_until_the_next_start() {
 
 #[test]
 fn a_table_that_somebody_holds_alone_holds_up_no_other() {
-    let p = two_tables("change_held", "");
+    // From 16 on the view of what a publication has locks its tables.
+    let newest = versions().last().copied().unwrap_or(support::servers::USUAL);
+    holds_up_no_other(usual());
+    holds_up_no_other(server(newest));
+}
+
+fn holds_up_no_other(server: &'static PrivateServer) {
+    let p = two_tables_on(server, "change_held", "");
     let mut holder = p.sql();
     holder.run("BEGIN; LOCK TABLE a IN ACCESS EXCLUSIVE MODE");
     // A start looks at every table, and so does every change of one.

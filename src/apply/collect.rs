@@ -457,6 +457,7 @@ mod tests {
             folder: "public/t".into(),
             columns: Arc::new([column]),
             row_filter: None,
+            keeps_deleted: false,
             left_out: vec!["twice".into()],
             identity: RowIdentity::Key(vec![0]),
             replica_identity: ReplicaIdentity::Default,

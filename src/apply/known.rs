@@ -35,6 +35,9 @@ pub struct KnownTable {
     /// Rows that do not satisfy this SQL expression are not here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub row_filter: Option<String>,
+    /// Deleted rows are here, marked as such.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keeps_deleted: bool,
     /// Where the rows lie: oid and file of the table or of each leaf partition.
     pub leaves: Vec<(u32, u32)>,
     /// [`Leaf::link`] of each partition, by oid; none where it was not looked at.
@@ -93,6 +96,7 @@ impl KnownTable {
             key: table.key.clone(),
             identity: table.identity.as_char(),
             row_filter: table.row_filter.clone(),
+            keeps_deleted: table.keeps_deleted,
             leaves: leaves(table),
             links: links(table),
             hidden: Vec::new(),
@@ -122,7 +126,9 @@ impl KnownTable {
     /// # Errors
     /// None in practice.
     pub fn properties(&self) -> Result<BTreeMap<String, String>> {
-        let plain = self.row_filter.is_none() && self.columns.iter().all(|c| c.options.is_empty());
+        let plain = self.row_filter.is_none()
+            && !self.keeps_deleted
+            && self.columns.iter().all(|c| c.options.is_empty());
         // An older program takes every column as it is: it must not read what says otherwise.
         let format = if plain { PLAIN } else { FORMAT };
         let text = serde_json::to_string(&KnownTable { format, ..self.clone() })
@@ -168,6 +174,7 @@ impl KnownTable {
             key: self.key.clone(),
             key_deferrable: false,
             row_filter: self.row_filter.clone(),
+            keeps_deleted: self.keeps_deleted,
             leaves: Vec::new(),
             rows_estimated: 0.0,
             bytes: 0,
@@ -199,6 +206,7 @@ mod tests {
         let plain = table("t");
         let mut treated = table("t");
         treated.row_filter = Some("(id > 1)".into());
+        treated.keeps_deleted = true;
         treated.columns[1].options.hash = Some(HashKey::new(b"k"));
         for info in [plain, treated] {
             let known = KnownTable::of(&info);

@@ -42,6 +42,8 @@ pub struct Net {
     pub rows: Vec<u32>,
     /// Index of the key of each of `rows`.
     pub row_keys: Vec<u32>,
+    /// Keys under which a deleted row of before the part may stand, which their new row replaces.
+    pub perhaps_masked: Vec<u32>,
     /// Keys whose row of before the part is gone or replaced; with how many of it (tables without
     /// a key can hold equal rows).
     pub masked: Vec<(u32, u32)>,
@@ -51,10 +53,39 @@ pub struct Net {
 
 struct Slot {
     key: u32,
-    /// The row of before the part is to be masked.
-    before: bool,
+    /// What of before the part is to be masked.
+    before: Before,
     /// The change that wrote the row standing now.
     current: Option<u32>,
+    /// That row is a deleted one, which is kept.
+    deleted: bool,
+}
+
+impl Slot {
+    fn free(key: u32) -> Slot {
+        Slot { key, before: Before::Nothing, current: None, deleted: false }
+    }
+}
+
+/// What stood under a key before the part.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Before {
+    /// Nothing that counts.
+    Nothing,
+    /// Perhaps a deleted row.
+    PerhapsDeleted,
+    /// A row.
+    Row,
+}
+
+/// What becomes of a deleted row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deleted {
+    /// It is gone.
+    Gone,
+    /// It stays, with the values it had, until a new row takes its key. A row that gets another key
+    /// leaves nothing under the old one, and a truncation leaves nothing at all.
+    Kept,
 }
 
 /// Net effect where rows have a unique key. `key_of(i)` gives the bytes of key `i`.
@@ -64,7 +95,9 @@ struct Slot {
 pub fn by_key<'k>(
     changes: impl Iterator<Item = KeyedChange>,
     key_of: impl Fn(u32) -> &'k [u8],
+    deleted: Deleted,
 ) -> Result<Net> {
+    let keeps = deleted == Deleted::Kept;
     let mut net = Net::default();
     let mut slots: HashMap<&'k [u8], Slot> = HashMap::new();
     for (index, change) in (0u32..).zip(changes) {
@@ -74,15 +107,20 @@ pub fn by_key<'k>(
                 slots.clear();
                 net.truncated = true;
             }
-            Op::Insert => arrive(&mut slots, &key_of, change.new_key, index)?,
+            Op::Insert => {
+                let perhaps = keeps && !net.truncated;
+                arrive(&mut slots, &key_of, change.new_key, index, perhaps)?;
+            }
             Op::Update | Op::Delete => {
                 let stays = change.op == Op::Update && change.old_key == change.new_key;
                 let truncated = net.truncated;
                 let slot = slots.entry(key_of(change.old_key)).or_insert_with(|| {
                     previous = Previous::Before(change.old_key);
-                    Slot { key: change.old_key, before: true, current: None }
+                    Slot { before: Before::Row, ..Slot::free(change.old_key) }
                 });
+                let was_deleted = std::mem::take(&mut slot.deleted);
                 match (previous, slot.current.take()) {
+                    _ if was_deleted => return Err(not_there(index)),
                     (Previous::Before(_), _) if truncated => return Err(not_there(index)),
                     (Previous::Before(_), _) => {}
                     (_, Some(current)) => previous = Previous::Change(current),
@@ -91,7 +129,9 @@ pub fn by_key<'k>(
                 if stays {
                     slot.current = Some(index);
                 } else if change.op == Op::Update {
-                    arrive(&mut slots, &key_of, change.new_key, index)?;
+                    arrive(&mut slots, &key_of, change.new_key, index, keeps && !truncated)?;
+                } else if keeps {
+                    (slot.current, slot.deleted) = (Some(index), true);
                 }
             }
         }
@@ -99,8 +139,10 @@ pub fn by_key<'k>(
     }
     let mut rows = Vec::new();
     for slot in slots.into_values() {
-        if slot.before {
-            net.masked.push((slot.key, 1));
+        match slot.before {
+            Before::Row => net.masked.push((slot.key, 1)),
+            Before::PerhapsDeleted => net.perhaps_masked.push(slot.key),
+            Before::Nothing => {}
         }
         if let Some(change) = slot.current {
             rows.push((change, slot.key));
@@ -117,9 +159,12 @@ fn arrive<'k>(
     key_of: &impl Fn(u32) -> &'k [u8],
     key: u32,
     change: u32,
+    perhaps: bool,
 ) -> Result<()> {
-    let slot = slots.entry(key_of(key)).or_insert(Slot { key, before: false, current: None });
-    if slot.current.replace(change).is_some() {
+    let before = if perhaps { Before::PerhapsDeleted } else { Before::Nothing };
+    let slot = slots.entry(key_of(key)).or_insert(Slot { before, ..Slot::free(key) });
+    let was_deleted = std::mem::take(&mut slot.deleted);
+    if slot.current.replace(change).is_some() && !was_deleted {
         return Err(Error::unfit(format!(
             "change {change} of the batch makes a row whose key is already there"
         ))
@@ -213,7 +258,7 @@ mod tests {
     const TRUNCATE: KeyedChange = KeyedChange { op: Op::Truncate, old_key: 0, new_key: 0 };
 
     fn net(changes: &[KeyedChange]) -> Net {
-        let mut net = by_key(changes.iter().copied(), key).unwrap();
+        let mut net = by_key(changes.iter().copied(), key, Deleted::Gone).unwrap();
         net.masked.sort_unstable();
         net
     }
@@ -249,9 +294,28 @@ mod tests {
 
     #[test]
     fn a_change_of_a_row_deleted_or_truncated_before_is_refused() {
-        assert!(by_key([delete(0), update(0, 0)].into_iter(), key).is_err());
-        assert!(by_key([TRUNCATE, delete(0)].into_iter(), key).is_err());
-        assert!(by_key([insert(0), insert(0)].into_iter(), key).is_err());
+        assert!(by_key([delete(0), update(0, 0)].into_iter(), key, Deleted::Gone).is_err());
+        assert!(by_key([TRUNCATE, delete(0)].into_iter(), key, Deleted::Gone).is_err());
+        assert!(by_key([insert(0), insert(0)].into_iter(), key, Deleted::Gone).is_err());
+    }
+
+    #[test]
+    fn a_deleted_row_is_kept_until_its_key_is_taken() {
+        let kept = |changes: &[KeyedChange]| {
+            let net = by_key(changes.iter().copied(), key, Deleted::Kept).unwrap();
+            (net.rows, net.masked, net.perhaps_masked)
+        };
+        assert_eq!(kept(&[delete(0)]), (vec![0], vec![(0, 1)], vec![]));
+        assert_eq!(kept(&[delete(0), insert(0)]), (vec![1], vec![(0, 1)], vec![]));
+        assert_eq!(kept(&[insert(0)]), (vec![0], vec![], vec![0]));
+        assert_eq!(kept(&[insert(0), delete(0)]), (vec![1], vec![], vec![0]));
+        assert_eq!(kept(&[update(0, 1)]), (vec![0], vec![(0, 1)], vec![1]));
+        assert_eq!(kept(&[update(0, 1), insert(0)]), (vec![0, 1], vec![(0, 1)], vec![1]));
+        assert_eq!(kept(&[delete(0), TRUNCATE, insert(0)]), (vec![2], vec![], vec![]));
+        let refused =
+            |changes: &[KeyedChange]| by_key(changes.iter().copied(), key, Deleted::Kept).is_err();
+        assert!(refused(&[delete(0), delete(0)]) && refused(&[delete(0), update(0, 0)]));
+        assert!(refused(&[insert(0), insert(0)]));
     }
 
     #[test]
@@ -272,27 +336,46 @@ mod tests {
         fn the_net_effect_is_that_of_all_changes_in_order(
             steps in proptest::collection::vec((0..4u8, 0..5u32, 0..5u32), 0..60),
             present in proptest::collection::vec(any::<bool>(), 5),
+            gone in proptest::collection::vec(any::<bool>(), 5),
         ) {
             let mut table: BTreeMap<u32, i64> = (0..5u32)
                 .filter(|k| present[*k as usize]).map(|k| (k, -1)).collect();
             let before = table.clone();
+            // Where deleted rows are kept: their keys, and the change that deleted each.
+            let (mut dead, mut dead_before) = (BTreeMap::new(), BTreeMap::new());
+            for k in (0..5u32).filter(|k| !present[*k as usize] && gone[*k as usize]) {
+                dead.insert(k, -1);
+                dead_before.insert(k, -1);
+            }
             let mut changes = Vec::new();
             for (step, a, b) in steps {
                 let index = changes.len() as i64;
                 match step {
-                    0 if !table.contains_key(&a) => { table.insert(a, index); changes.push(insert(a)); }
+                    0 if !table.contains_key(&a) => {
+                        table.insert(a, index);
+                        dead.remove(&a);
+                        changes.push(insert(a));
+                    }
                     1 if table.contains_key(&a) && (a == b || !table.contains_key(&b)) => {
                         table.remove(&a);
                         table.insert(b, index);
+                        dead.remove(&b);
                         changes.push(update(a, b));
                     }
-                    2 if table.remove(&a).is_some() => changes.push(delete(a)),
-                    3 if a == 0 => { table.clear(); changes.push(TRUNCATE); }
+                    2 if table.remove(&a).is_some() => {
+                        dead.insert(a, index);
+                        changes.push(delete(a));
+                    }
+                    3 if a == 0 => {
+                        table.clear();
+                        dead.clear();
+                        changes.push(TRUNCATE);
+                    }
                     _ => {}
                 }
             }
-            let net = by_key(changes.iter().copied(), key).unwrap();
-            let mut result = if net.truncated { BTreeMap::new() } else { before };
+            let net = by_key(changes.iter().copied(), key, Deleted::Gone).unwrap();
+            let mut result = if net.truncated { BTreeMap::new() } else { before.clone() };
             for (k, n) in &net.masked {
                 prop_assert_eq!(*n, 1);
                 prop_assert!(net.truncated || result.remove(k).is_some());
@@ -300,7 +383,29 @@ mod tests {
             for (change, k) in net.rows.iter().zip(&net.row_keys) {
                 prop_assert!(result.insert(*k, i64::from(*change)).is_none());
             }
-            prop_assert_eq!(result, table);
+            prop_assert_eq!(result, table.clone());
+
+            let net = by_key(changes.iter().copied(), key, Deleted::Kept).unwrap();
+            let (mut rows, mut kept) = match net.truncated {
+                true => (BTreeMap::new(), BTreeMap::new()),
+                false => (before, dead_before),
+            };
+            for (k, _) in &net.masked {
+                prop_assert!(net.truncated || rows.remove(k).is_some());
+            }
+            for k in &net.perhaps_masked {
+                prop_assert!(!rows.contains_key(k));
+                kept.remove(k);
+            }
+            for (change, k) in net.rows.iter().zip(&net.row_keys) {
+                let index = i64::from(*change);
+                let to = match changes[*change as usize].op {
+                    Op::Delete => &mut kept,
+                    _ => &mut rows,
+                };
+                prop_assert!(to.insert(*k, index).is_none());
+            }
+            prop_assert_eq!((rows, kept), (table, dead));
         }
     }
 }

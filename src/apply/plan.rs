@@ -38,6 +38,8 @@ pub struct TablePlan {
     pub columns: Arc<[ColumnPlan]>,
     /// Only rows that satisfy this SQL expression are replicated.
     pub row_filter: Option<String>,
+    /// Deleted rows stay, marked as such.
+    pub keeps_deleted: bool,
     /// Columns that are not replicated, should the stream carry them.
     pub left_out: Vec<String>,
     /// How rows are told apart.
@@ -106,6 +108,11 @@ impl TablePlan {
                 )));
             }
         };
+        if table.keeps_deleted && identity == RowIdentity::WholeRow {
+            let what = "has no key, and a deleted row can only be kept under its key";
+            return Err(Error::new(Kind::Check, format!("{subject}: {what}"))
+                .next("give it a primary key, or take it out of `soft_delete`"));
+        }
         types::check_names(&columns, prefix).map_err(|e| e.at(&subject))?;
         Ok(TablePlan {
             oid: table.oid,
@@ -114,6 +121,7 @@ impl TablePlan {
             folder,
             columns: columns.into(),
             row_filter: table.row_filter.clone(),
+            keeps_deleted: table.keeps_deleted,
             left_out,
             identity,
             replica_identity: table.identity,
@@ -125,7 +133,18 @@ impl TablePlan {
 
     /// The schema of its lake table.
     pub fn lake_schema(&self) -> arrow::datatypes::SchemaRef {
-        types::RowsBuilder::new(self.columns.clone(), &self.prefix, 0).schema()
+        self.rows_builder(0).schema()
+    }
+
+    /// Builds its rows, with room for `capacity` of them.
+    pub fn rows_builder(&self, capacity: usize) -> types::RowsBuilder {
+        let builder = types::RowsBuilder::new(self.columns.clone(), &self.prefix, capacity);
+        if self.keeps_deleted { builder.keeping_deleted(&self.prefix) } else { builder }
+    }
+
+    /// The name of the column that tells deleted rows from the others.
+    pub fn deleted_column(&self) -> String {
+        format!("{}{}", self.prefix, types::DELETED_COLUMN)
     }
 
     /// Whether changes and deletions look rows up, so that an index is needed.

@@ -46,38 +46,32 @@ impl Rows<'_> {
     /// A value that can't be decoded, or that is nowhere to be found.
     pub fn build(&self, range: std::ops::Range<usize>, fetch: &dyn Fetch) -> Result<RecordBatch> {
         let rows = self.net.rows.get(range).unwrap_or_default();
-        let mut builder =
-            RowsBuilder::new(self.plan.columns.clone(), &self.plan.prefix, rows.len());
+        let mut builder = self.plan.rows_builder(rows.len());
         let fetched = self.fetch_missing(rows, builder.schema(), fetch)?;
         for &index in rows {
             let change = self.change(index)?;
-            let Some(new) = change.new else { return Err(broken("a row without a tuple")) };
-            let tuple = Tuple::parse(self.part.tuple(new))?;
-            for (datum, place) in tuple.iter().zip(&self.part.layout.columns) {
-                let Some(column) = *place else { continue };
-                let mut datum = datum?;
-                if matches!(datum, Datum::Unchanged) {
-                    match self.unchanged(index, column)? {
-                        Source::Sent(sent) => datum = sent,
-                        Source::At(at) => {
-                            fetched.append(&mut builder, column, at)?;
-                            continue;
-                        }
-                        Source::Nowhere => return Err(broken("a row without location")),
-                    }
-                }
-                match datum {
-                    Datum::Null => builder.append_null(column)?,
-                    Datum::Text(text) => builder.append_text(column, text)?,
-                    Datum::Binary(bytes) => builder.append_binary(column, bytes)?,
-                    Datum::Unchanged => return Err(broken("a value that is nowhere")),
-                }
-            }
+            self.each_value(index, &mut |column, datum| match datum {
+                Datum::Null => builder.append_null(column),
+                Datum::Text(text) => builder.append_text(column, text),
+                Datum::Binary(bytes) => builder.append_binary(column, bytes),
+                Datum::Unchanged => match self.unchanged(index, column)? {
+                    Source::Sent(Datum::Null) => builder.append_null(column),
+                    Source::Sent(Datum::Text(text)) => builder.append_text(column, text),
+                    Source::Sent(Datum::Binary(bytes)) => builder.append_binary(column, bytes),
+                    Source::Sent(Datum::Unchanged) => Err(broken("a value that is nowhere")),
+                    Source::At(at) => fetched.append(&mut builder, column, at),
+                    Source::Nowhere => Err(broken("a row without location")),
+                },
+            })?;
             let transaction = self
                 .transactions
                 .get(change.transaction as usize)
                 .ok_or_else(|| broken("a change without a transaction"))?;
-            let op = if change.op == Op::Insert { types::Op::Insert } else { types::Op::Update };
+            let op = match change.op {
+                Op::Insert => types::Op::Insert,
+                Op::Delete => types::Op::Delete,
+                Op::Update | Op::Truncate => types::Op::Update,
+            };
             let committed_at = Some(transaction.committed_at_us);
             builder.end_row(transaction.commit_lsn, change.seq, op, committed_at);
         }
@@ -106,17 +100,16 @@ impl Rows<'_> {
     fn fetch_missing(&self, rows: &[u32], schema: SchemaRef, fetch: &dyn Fetch) -> Result<Fetched> {
         let mut wanted: BTreeMap<u32, (BTreeSet<u32>, BTreeSet<usize>)> = BTreeMap::new();
         for &index in rows {
-            let Some(new) = self.change(index)?.new else { continue };
-            let tuple = Tuple::parse(self.part.tuple(new))?;
-            for (datum, place) in tuple.iter().zip(&self.part.layout.columns) {
-                if let (Datum::Unchanged, Some(column)) = (datum?, *place)
+            self.each_value(index, &mut |column, datum| {
+                if let Datum::Unchanged = datum
                     && let Source::At(at) = self.unchanged(index, column)?
                 {
                     let (rows, columns) = wanted.entry(at.file).or_default();
                     rows.insert(at.row);
                     columns.insert(column);
                 }
-            }
+                Ok(())
+            })?;
         }
         let overflow_name = format!("{}overflow", self.plan.prefix);
         let mut files = BTreeMap::new();
@@ -144,6 +137,29 @@ impl Rows<'_> {
             files.insert(file, FetchedFile { rows, values });
         }
         Ok(Fetched { files })
+    }
+
+    /// Hands on each column of the row that change `index` makes, once. Of a deleted row that is kept
+    /// the stream has the key, or all of it under replica identity FULL; what it has not is unchanged.
+    fn each_value(
+        &self,
+        index: u32,
+        with: &mut dyn FnMut(usize, Datum<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let change = self.change(index)?;
+        let (span, whole) = match (change.new, change.old) {
+            (Some(new), _) => (new, true),
+            (None, Old::Full(old)) => (old, true),
+            (None, Old::Key(old)) => (old, false),
+            (None, Old::None) => return Err(broken("a row without a tuple")),
+        };
+        let tuple = Tuple::parse(self.part.tuple(span))?;
+        for (datum, place) in tuple.iter().zip(&self.part.layout.columns) {
+            let Some(column) = *place else { continue };
+            let sent = whole || self.plan.is_key(column);
+            with(column, if sent { datum? } else { Datum::Unchanged })?;
+        }
+        Ok(())
     }
 
     fn change(&self, index: u32) -> Result<&crate::apply::part::Change> {

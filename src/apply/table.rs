@@ -12,7 +12,7 @@ use roaring::RoaringBitmap;
 
 use crate::apply::join::{Join, KeyColumns};
 use crate::apply::keys::{KeyEncoder, Keys};
-use crate::apply::net::{self, KeyedChange, Net};
+use crate::apply::net::{self, Deleted, KeyedChange, Net};
 use crate::apply::part::{BatchEnd, Change, Old, Op, TablePart, Transaction};
 use crate::apply::plan::{RowIdentity, TablePlan};
 use crate::apply::rows::{Fetch, Rows};
@@ -138,7 +138,12 @@ impl TableApplier {
     fn stage_part(&mut self, part: &TablePart, transactions: &[Transaction]) -> Result<()> {
         let (keys, keyed, columns) = self.key_changes(part)?;
         let net = match &self.plan.identity {
-            RowIdentity::Key(_) => net::by_key(keyed.iter().copied(), |i| keys.get(i as usize))?,
+            RowIdentity::Key(_) => {
+                // What goes before the table is published was never there.
+                let kept = self.plan.keeps_deleted && self.join.is_none();
+                let deleted = if kept { Deleted::Kept } else { Deleted::Gone };
+                net::by_key(keyed.iter().copied(), |i| keys.get(i as usize), deleted)?
+            }
             RowIdentity::WholeRow => net::by_row(
                 keyed.iter().copied().zip(part.changes.iter().map(|change| change.old)),
                 |i| keys.get(i as usize),
@@ -230,11 +235,12 @@ impl TableApplier {
     /// Masks the rows that the part replaces; gives where those of unique keys stood, by the
     /// index of the key.
     fn mask(&mut self, net: &Net, keys: &Keys) -> Result<Vec<Option<Location>>> {
-        if net.masked.is_empty() {
+        if net.masked.is_empty() && net.perhaps_masked.is_empty() {
             return Ok(Vec::new());
         }
         let mut before = vec![None; keys.len()];
         let mut wanted: Vec<(u32, u32)> = net.masked.clone();
+        wanted.extend(net.perhaps_masked.iter().map(|key| (*key, 0)));
         keys.sort(&mut wanted, |(key, _)| *key, Ord::cmp);
         let index = self.index.as_ref().ok_or_else(|| Error::failed("no location index"))?;
         let mut masked: Vec<Location> = Vec::with_capacity(wanted.len());
@@ -255,9 +261,11 @@ impl TableApplier {
             let mut found = Vec::with_capacity(sorted.len());
             index.get_batch(&sorted, &mut found)?;
             for ((key, n), location) in wanted.iter().zip(found) {
-                let location = location
-                    .filter(|location| self.is_live(*location))
-                    .ok_or_else(|| not_there(*n, 0))?;
+                let location = match location.filter(|location| self.is_live(*location)) {
+                    Some(location) => location,
+                    None if *n == 0 => continue,
+                    None => return Err(not_there(*n, 0)),
+                };
                 if let Some(before) = before.get_mut(*key as usize) {
                     *before = Some(location);
                 }

@@ -49,6 +49,9 @@ pub struct File {
     /// `reseed` or `stop`. Columns that are added without a default, or dropped, are followed in
     /// place. Default: reseed.
     pub on_schema_change: Option<OnSchemaChange>,
+    /// Tables whose deleted rows stay, with true in the added column `_tg_deleted`: patterns, as under
+    /// `tables`. Each needs a key. TRUNCATE, and reading a table again, leave none.
+    pub soft_delete: Option<Patterns>,
     /// A file whose first line is the secret for the hashes of columns (`hash` under
     /// `[[columns]]`). Another secret makes other hashes, so a table that has some is read again.
     /// Default: none. Environment: TIDEGATE_HASH_KEY (the secret itself).

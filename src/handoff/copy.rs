@@ -318,7 +318,7 @@ impl<'a> ChunkSink<'a> {
             run,
             plan,
             number: chunk.number,
-            rows: RowsBuilder::new(plan.columns.clone(), &plan.prefix, ROWS_PER_BATCH),
+            rows: plan.rows_builder(ROWS_PER_BATCH),
             writer: None,
             keys,
             digest: RowDigest::default(),

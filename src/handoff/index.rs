@@ -15,7 +15,6 @@ use crate::apply::plan::{RowIdentity, TablePlan};
 use crate::error::{Error, Result};
 use crate::lake::locations::{Identity, Location, Locations, Options, RunBuilder};
 use crate::lake::{Lake, LakeTable, file_no_of, scan_file};
-use crate::source::types::RowsBuilder;
 
 /// Goes up when keys or file numbers are made in another way: older indexes are made again then.
 const FORMAT: u32 = 1;
@@ -140,7 +139,7 @@ struct KeyReader<'a> {
 impl KeyReader<'_> {
     fn each(&self, no: u32, with: &mut dyn FnMut(&[u8], Location) -> Result<()>) -> Result<()> {
         let overflow_name = format!("{}overflow", self.plan.prefix);
-        let schema = RowsBuilder::new(self.plan.columns.clone(), &self.plan.prefix, 0).schema();
+        let schema = self.plan.lake_schema();
         let fields: Fields = schema
             .fields()
             .iter()

@@ -232,6 +232,9 @@ fn against_catalog(
     if before.row_filter != now.row_filter {
         return again("the publication has another row filter for it");
     }
+    if before.keeps_deleted != now.keeps_deleted {
+        return again("`soft_delete` has it otherwise now");
+    }
     if let Some(name) = treated_otherwise(before, &now) {
         return Some(Verdict::Again(format!("[[columns]] has column {name:?} otherwise now")));
     }

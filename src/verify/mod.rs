@@ -25,8 +25,8 @@ use crate::error::{Error, Result};
 use crate::lake::{Lake, LakeTable, scan_file};
 use crate::source::catalog::TableInfo;
 use crate::source::catalog::{quote_ident, sql_name};
+use crate::source::types::ColumnPlan;
 use crate::source::types::render::render;
-use crate::source::types::{ColumnPlan, RowsBuilder};
 use crate::source::wire::Wire;
 use spill::{Differences, KeyHash, RowText, Side, compare};
 use treated::Treated;
@@ -152,7 +152,13 @@ impl Comparison<'_> {
             for piece in scan_file(self.lake, self.runtime, folder, &file.path, &schema, mask)? {
                 let batch = piece?.live_rows()?;
                 let overflow = self.overflow(&batch);
-                for index in 0..batch.num_rows() {
+                let deleted = self.plan.keeps_deleted.then(|| self.plan.deleted_column());
+                let deleted = deleted.and_then(|name| batch.column_by_name(&name));
+                let deleted = deleted.and_then(|column| column.as_boolean_opt());
+                let is_there = |row: &usize| {
+                    deleted.is_none_or(|deleted| deleted.is_null(*row) || !deleted.value(*row))
+                };
+                for index in (0..batch.num_rows()).filter(is_there) {
                     row.clear();
                     let columns = self.plan.columns.iter().zip(&treated);
                     for (place, (column, treated)) in columns.enumerate() {
@@ -178,7 +184,7 @@ impl Comparison<'_> {
     }
 
     fn schema(&self) -> SchemaRef {
-        RowsBuilder::new(self.plan.columns.clone(), &self.plan.prefix, 0).schema()
+        self.plan.lake_schema()
     }
 
     fn overflow(&self, batch: &RecordBatch) -> Vec<Option<StringArray>> {

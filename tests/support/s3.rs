@@ -73,7 +73,8 @@ impl S3Server {
             "-master.volumeSizeLimitMB=64".to_owned(),
             format!("-volume.port={volume}"),
             format!("-volume.port.grpc={volume_rpc}"),
-            "-volume.max=100".to_owned(),
+            // A bucket takes seven or more, and a long test has many buckets.
+            "-volume.max=10000".to_owned(),
             "-volume.minFreeSpace=0".to_owned(),
             "-filer".to_owned(),
             format!("-filer.port={filer}"),

@@ -18,7 +18,6 @@ use crate::failpoint;
 use crate::lake::compaction::{Bounds, Candidate, Pace, Rewrite, Rewritten, pick};
 use crate::lake::locations::{Location, PendingRun, RunBuilder};
 use crate::lake::{Change, CommitOutcome, FileNo, Tag, VersionKind, file_no_of};
-use crate::source::types::RowsBuilder;
 
 /// A rewrite with all that its thread needs.
 pub struct Compaction {
@@ -107,7 +106,7 @@ impl TableApplier {
             }
         };
         self.table.take_file_no();
-        let schema = RowsBuilder::new(self.plan.columns.clone(), &self.plan.prefix, 0).schema();
+        let schema = self.plan.lake_schema();
         Ok(Compaction {
             plan: self.plan.clone(),
             rewrite: Rewrite {

@@ -23,7 +23,7 @@ use crate::source::catalog::{TableInfo, sql_name};
 use crate::source::client::query_error;
 use crate::source::options::ConnectOptions;
 use crate::source::slot::{self, Boundary, SlotOptions};
-use crate::source::wire::{LOCK_TIMEOUT, SessionKind, Wire};
+use crate::source::wire::{LOCK_TIMEOUT, SessionKind, Wire, sqlstate};
 
 /// A snapshot, exported once more by the connection that holds the locks, so that losing the first
 /// exporter does not lose the boundary.
@@ -134,6 +134,16 @@ fn export_apart(source: &ConnectOptions, name: &str) -> Result<Exported> {
     Ok(Exported { base, snapshot, again: None, made, _keepers: keepers })
 }
 
+/// A table or partition that was dropped or renamed since it was looked at.
+fn gone(error: Error) -> Error {
+    if sqlstate(&error).is_some_and(slot::is_gone) {
+        return Error::transient("a table was dropped or renamed while the snapshot was made")
+            .because(error)
+            .next("the tables are looked at again by themselves");
+    }
+    error
+}
+
 /// Locks every leaf in share mode inside the snapshot, and looks whether the tables are still as
 /// they were found before it was made. Gives the connection, which is to be kept, and the snapshot
 /// that it exports again.
@@ -170,7 +180,7 @@ pub async fn lock<'t>(
         for leaves in leaves.chunks(100) {
             let locks: String =
                 leaves.iter().map(|leaf| format!("SELECT FROM ONLY {leaf} LIMIT 0;")).collect();
-            wire.simple_query(&locks)?;
+            wire.simple_query(&locks).map_err(gone)?;
         }
         Ok((wire, again))
     })

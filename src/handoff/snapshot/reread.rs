@@ -83,7 +83,7 @@ impl Read<'_> {
             read: self,
             plan: &plan,
             number,
-            rows: RowsBuilder::new(plan.columns.clone(), &plan.prefix, 0),
+            rows: plan.rows_builder(0),
             bytes: 0,
             writer: None,
             entries: Vec::new(),

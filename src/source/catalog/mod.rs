@@ -159,6 +159,8 @@ pub struct TableInfo {
     /// Only rows that satisfy this SQL expression are replicated: the publication's row filter
     /// (PostgreSQL 15 and later).
     pub row_filter: Option<String>,
+    /// Deleted rows are kept, marked as such (`soft_delete`).
+    pub keeps_deleted: bool,
     /// Where the rows lie. Empty only for a partitioned table without partitions.
     pub leaves: Vec<Leaf>,
     /// Sum over the leaves.
@@ -210,6 +212,9 @@ impl TableInfo {
         };
         if let Some(filter) = &self.row_filter {
             digest.text(filter);
+        }
+        if self.keeps_deleted {
+            digest.text("soft_delete");
         }
         digest.hex()
     }
@@ -409,6 +414,7 @@ pub(crate) mod tests {
             key: Some(vec![0]),
             key_deferrable: false,
             row_filter: None,
+            keeps_deleted: false,
             leaves: vec![Leaf {
                 oid: 16400,
                 schema: "public".into(),
@@ -449,7 +455,7 @@ pub(crate) mod tests {
     #[test]
     fn every_schema_fact_shows_in_the_fingerprint() {
         type Change = fn(&mut TableInfo);
-        let changes: [Change; 14] = [
+        let changes: [Change; 15] = [
             |t| t.name = "u".into(),
             |t| t.schema = "s".into(),
             |t| t.identity = ReplicaIdentity::Full,
@@ -463,6 +469,7 @@ pub(crate) mod tests {
             |t| t.columns[1].options.as_text = true,
             |t| t.columns[1].options.left_out = true,
             |t| t.row_filter = Some("(id > 1)".into()),
+            |t| t.keeps_deleted = true,
             |t| drop(t.columns.pop()),
         ];
         let mut seen = std::collections::HashSet::from([table("t").fingerprint()]);

@@ -103,6 +103,7 @@ pub(super) async fn describe(
             key,
             key_deferrable: indexes.deferrable_primary_key(table.oid),
             row_filter: None,
+            keeps_deleted: false,
             rows_estimated: leaves.iter().map(|l| l.rows_estimated).sum(),
             bytes: leaves.iter().map(|l| l.bytes).sum(),
             leaves,
@@ -202,11 +203,15 @@ pub(super) async fn row_filters(
     if server_version < 150_000 {
         return Ok(());
     }
-    let sql = "SELECT c.oid, t.rowfilter
-        FROM pg_catalog.pg_publication_tables t
-        JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
-        JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
-        WHERE t.pubname = $1::text::name AND t.rowfilter IS NOT NULL";
+    // Not by the view pg_publication_tables, which from 16 on locks every table in it: it would
+    // wait for whoever holds one of them alone. A publication of the schema has no filters.
+    let sql = "SELECT r.prrelid, pg_catalog.pg_get_expr(r.prqual, r.prrelid)
+        FROM pg_catalog.pg_publication p
+        JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid
+        JOIN pg_catalog.pg_class c ON c.oid = r.prrelid
+        WHERE p.pubname = $1::text::name AND r.prqual IS NOT NULL AND NOT p.puballtables
+          AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s
+            WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)";
     let mut filters: HashMap<u32, String> = HashMap::new();
     for row in &rows(client, sql, &[&publication]).await? {
         filters.insert(field(row, 0)?, field(row, 1)?);

@@ -35,11 +35,7 @@ impl Rule {
     }
 
     fn is_for(&self, table: &TableInfo) -> bool {
-        let fits = |exclude: bool| {
-            let mut of_sort = self.tables.iter().filter(|pattern| pattern.exclude == exclude);
-            of_sort.any(|pattern| pattern.matches(&table.schema, &table.name))
-        };
-        fits(false) && !fits(true)
+        chosen(&self.tables, table)
     }
 
     /// Whether it names this very table.
@@ -53,6 +49,8 @@ impl Rule {
 #[derive(Clone, Debug, Default)]
 pub struct Treatments {
     rules: Vec<Rule>,
+    /// Tables whose deleted rows are kept.
+    soft_delete: Vec<Pattern>,
     hash_key: Option<HashKey>,
     publication: String,
 }
@@ -60,12 +58,28 @@ pub struct Treatments {
 impl Treatments {
     /// Columns are held as they are, and no publication filters rows.
     pub const fn none() -> Treatments {
-        Treatments { rules: Vec::new(), hash_key: None, publication: String::new() }
+        Treatments {
+            rules: Vec::new(),
+            soft_delete: Vec::new(),
+            hash_key: None,
+            publication: String::new(),
+        }
     }
 
     /// Of two rules for one column the later one counts.
     pub fn new(rules: Vec<Rule>, hash_key: Option<HashKey>, publication: &str) -> Treatments {
-        Treatments { rules, hash_key, publication: publication.to_owned() }
+        Treatments { rules, soft_delete: Vec::new(), hash_key, publication: publication.to_owned() }
+    }
+
+    /// Keeps the deleted rows of the tables that `patterns` choose.
+    ///
+    /// # Errors
+    /// The syntax of a pattern.
+    pub fn keeping_deleted(self, patterns: &[String]) -> Result<Treatments> {
+        if patterns.is_empty() {
+            return Ok(self);
+        }
+        Ok(Treatments { soft_delete: pattern::parse(patterns)?, ..self })
     }
 
     /// The publication whose row filters count.
@@ -86,6 +100,9 @@ impl Treatments {
     /// Gives each column its options, and says which names found none.
     pub fn apply(&self, tables: &mut [TableInfo]) -> Vec<Finding> {
         let mut findings = Vec::new();
+        for table in tables.iter_mut() {
+            table.keeps_deleted = chosen(&self.soft_delete, table);
+        }
         for rule in &self.rules {
             let mut unfound: BTreeSet<&str> = rule.columns.keys().map(String::as_str).collect();
             let mut first = None;
@@ -110,6 +127,15 @@ impl Treatments {
         }
         findings
     }
+}
+
+/// Whether a pattern chooses the table, and none excludes it.
+fn chosen(patterns: &[Pattern], table: &TableInfo) -> bool {
+    let fits = |exclude: bool| {
+        let mut of_sort = patterns.iter().filter(|pattern| pattern.exclude == exclude);
+        of_sort.any(|pattern| pattern.matches(&table.schema, &table.name))
+    };
+    fits(false) && !fits(true)
 }
 
 fn unknown(table: &TableInfo, name: &str) -> Finding {

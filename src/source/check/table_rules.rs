@@ -199,6 +199,17 @@ fn columns(table: &TableInfo, facts: &Facts, prefix: &str, findings: &mut Vec<Fi
     if let Err(error) = types::check_names(&plans, prefix) {
         findings.push(refused("column-name", table, &error));
     }
+    if table.keeps_deleted && table.key.is_none() && table.identity == ReplicaIdentity::Full {
+        findings.push(Finding::error(
+            "soft-delete-key",
+            table.display(),
+            "has no key, and a deleted row can only be kept under its key",
+            format!(
+                "ALTER TABLE {} ADD PRIMARY KEY (…);\nor exclude it under `soft_delete`",
+                table.sql_name()
+            ),
+        ));
+    }
     let in_key = |place: &usize| table.columns.get(*place).filter(|c| c.options.left_out);
     if let Some(column) = table.key.iter().flatten().find_map(in_key) {
         findings.push(Finding::error(

@@ -248,6 +248,10 @@ fn a_name_or_type_that_no_lake_table_can_have_is_found_first() {
     says(&facts(vec![table.clone()]), &REQUEST, &[("column-name", Error)]);
     table.columns[1].options.left_out = true;
     says(&facts(vec![table.clone()]), &REQUEST, &[]);
+    let mut keyless = table.clone();
+    (keyless.key, keyless.identity) = (None, ReplicaIdentity::Full);
+    keyless.keeps_deleted = true;
+    says(&facts(vec![keyless]), &REQUEST, &[("soft-delete-key", Error), ("no-key", Info)]);
     table.columns[0].type_oid = 1;
     says(&facts(vec![table]), &REQUEST, &[("column-type", Error)]);
 }

@@ -8,7 +8,7 @@ mod publication;
 
 pub use publication::{
     Actions, PublicationInfo, PublishedTable, add_tables, create_sql, drop_publication,
-    ensure_publication, problems, publication_info,
+    ensure_publication, is_gone, problems, publication_info,
 };
 
 use std::time::Duration;

@@ -260,6 +260,33 @@ struct PublicationRow {
     pubgencols: Option<String>,
 }
 
+/// The tables of a publication that sends partitions under their root's name, as
+/// `pg_publication_tables` has them, without a lock on any (but on those with a row filter).
+const VIA_ROOT: &str = "
+    WITH member AS (
+        SELECT c.oid FROM pg_catalog.pg_class c, pg_catalog.pg_publication p
+        WHERE p.oid = $2::oid AND p.puballtables
+        UNION SELECT r.prrelid FROM pg_catalog.pg_publication_rel r WHERE r.prpubid = $2::oid
+        UNION SELECT c.oid FROM pg_catalog.pg_class c
+        JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid = c.relnamespace
+        WHERE s.pnpubid = $2::oid)
+    SELECT c.oid, n.nspname::text, c.relname::text, r.prattrs::int2[],
+        CASE WHEN r.prqual IS NOT NULL AND s.oid IS NULL AND NOT p.puballtables
+            THEN pg_catalog.pg_get_expr(r.prqual, r.prrelid) END,
+        pg_catalog.concat_ws(',', r.oid || ':' || r.xmin::text, s.oid || ':' || s.xmin::text)
+    FROM pg_catalog.pg_publication p, member m
+    JOIN pg_catalog.pg_class c ON c.oid = m.oid
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = $2::oid AND r.prrelid = c.oid
+    LEFT JOIN pg_catalog.pg_publication_namespace s
+        ON s.pnpubid = $2::oid AND s.pnnspid = c.relnamespace
+    WHERE p.oid = $2::oid AND p.pubname = $1::text::name
+      AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384
+      AND NOT (c.relispartition AND EXISTS (
+        SELECT FROM pg_catalog.pg_partition_ancestors(c.oid) above
+        WHERE above.relid <> c.oid AND above.relid IN (SELECT oid FROM member)))
+    ORDER BY 2, 3";
+
 /// The publication `name` of this database, or `None`.
 ///
 /// # Errors
@@ -294,7 +321,7 @@ pub async fn publication_info(
     } else {
         ("NULL::int2[]", "NULL::text", "NULL::text")
     };
-    let sql = format!(
+    let view = format!(
         "SELECT c.oid, t.schemaname::text, t.tablename::text, {list}, {filter},
             pg_catalog.concat_ws(',', r.oid || ':' || r.xmin::text, {by_schema})
         FROM pg_catalog.pg_publication_tables t
@@ -303,7 +330,10 @@ pub async fn publication_info(
         LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = $2::oid AND r.prrelid = c.oid
         WHERE t.pubname = $1::text::name ORDER BY 2, 3"
     );
-    let rows = client.query(&sql, &[&name, &oid]).await.map_err(failed)?;
+    // From 16 on the view locks every table in it, and waits for whoever holds one alone. One that
+    // sends partitions under their own names is refused, so what the view resolves for it may wait.
+    let sql = if server_version >= 150_000 && row.pubviaroot { VIA_ROOT } else { &*view };
+    let rows = client.query(sql, &[&name, &oid]).await.map_err(failed)?;
     let mut tables = Vec::with_capacity(rows.len());
     for row in &rows {
         tables.push(PublishedTable {
@@ -429,8 +459,18 @@ pub async fn drop_publication(client: &Client, name: &str) -> Result<()> {
     with_locks(client, &sql).await.map_err(|error| refused("dropping", name, error))
 }
 
+/// Whether the server refuses a statement because it names a table that is no more, or is none now.
+pub fn is_gone(sqlstate: &str) -> bool {
+    ["42P01", "3F000", "42809"].contains(&sqlstate)
+}
+
 fn refused(doing: &str, name: &str, error: tokio_postgres::Error) -> Error {
     match error.code().map(|c| c.code()) {
+        Some(code) if is_gone(code) => {
+            Error::transient(format!("{doing} publication {name}: a table was dropped or renamed"))
+                .because(error)
+                .next("the tables are looked at again by themselves")
+        }
         Some("42501") => {
             Error::new(Kind::Check, format!("{doing} publication {name} is not allowed"))
                 .because(error)

@@ -46,5 +46,5 @@ pub use kind::{Element, Kind};
 pub use plan::{
     ColumnOptions, ColumnPlan, LEFT_OUT, Select, check_names, kind_with, plan, plan_columns,
 };
-pub use rows::{Op, RowsBuilder};
+pub use rows::{DELETED_COLUMN, Op, RowsBuilder};
 pub use table::type_table;

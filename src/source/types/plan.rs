@@ -8,7 +8,7 @@ use arrow::datatypes::Field;
 use super::catalog::{TypeCatalog, TypeInfo};
 use super::hash::HashKey;
 use super::kind::{Element, Kind};
-use super::rows::EXTRA_COLUMNS;
+use super::rows::{DELETED_COLUMN, EXTRA_COLUMNS};
 use super::table::kind_of;
 use crate::error::{Error, Result};
 use crate::source::catalog::ColumnInfo;
@@ -259,6 +259,7 @@ pub fn plan_columns<'a>(
 pub fn check_names(plans: &[ColumnPlan], prefix: &str) -> Result<()> {
     let mut seen: HashMap<String, String> = EXTRA_COLUMNS
         .iter()
+        .chain([&DELETED_COLUMN])
         .map(|name| format!("{prefix}{name}"))
         .map(|name| (name.to_lowercase(), name))
         .collect();

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, Int64Array, RecordBatch, RecordBatchOptions, StringArray,
+    Array, ArrayRef, BooleanArray, Int64Array, RecordBatch, RecordBatchOptions, StringArray,
     TimestampMicrosecondArray, new_null_array,
 };
-use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow::buffer::{BooleanBuffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use super::column::ColumnBuilder;
@@ -19,6 +19,8 @@ use crate::position::Lsn;
 
 /// The columns Tidegate adds, after the prefix.
 pub(super) const EXTRA_COLUMNS: [&str; 5] = ["lsn", "seq", "op", "committed_at", "overflow"];
+/// The column that a table has besides where deleted rows are kept.
+pub const DELETED_COLUMN: &str = "deleted";
 
 /// Where a row came from: the column `_tg_op`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,15 +28,17 @@ pub enum Op {
     Snapshot,
     Insert,
     Update,
+    Delete,
 }
 
 impl Op {
-    /// `s`, `i` or `u`.
+    /// `s`, `i`, `u`, or `d` for a deleted row that is kept.
     pub fn as_str(self) -> &'static str {
         match self {
             Op::Snapshot => "s",
             Op::Insert => "i",
             Op::Update => "u",
+            Op::Delete => "d",
         }
     }
 }
@@ -60,6 +64,7 @@ pub struct RowsBuilder {
     op: Vec<u8>,
     committed_at: Vec<Option<i64>>,
     overflow: Vec<Overflow>,
+    keeps_deleted: bool,
     constant: Option<(Lsn, Vec<ArrayRef>)>,
 }
 
@@ -78,8 +83,18 @@ impl RowsBuilder {
             op: Vec::new(),
             committed_at: Vec::new(),
             overflow: Vec::new(),
+            keeps_deleted: false,
             constant: None,
         }
+    }
+
+    /// With a column that tells deleted rows from the others.
+    pub fn keeping_deleted(mut self, prefix: &str) -> Self {
+        self.keeps_deleted = true;
+        let deleted = Field::new(format!("{prefix}{DELETED_COLUMN}"), DataType::Boolean, true);
+        let fields = self.schema.fields().iter().cloned().chain([Arc::new(deleted)]);
+        self.schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        self
     }
 
     /// The schema of the batches.
@@ -228,7 +243,8 @@ impl RowsBuilder {
         };
         let added = constant.iter().map(|array| array.slice(0, rows)).collect();
         self.constant = Some((base, constant));
-        self.batch(added)
+        let deleted = self.keeps_deleted.then(|| BooleanBuffer::new_unset(rows));
+        self.batch(added, deleted)
     }
 
     /// Position, `s` and no commit time: the same for all rows.
@@ -247,6 +263,9 @@ impl RowsBuilder {
     /// A text is not UTF-8, or a row has too many or too few values.
     pub fn finish(&mut self) -> Result<RecordBatch> {
         let committed_at: TimestampMicrosecondArray = std::mem::take(&mut self.committed_at).into();
+        let deleted = self.keeps_deleted.then(|| {
+            BooleanBuffer::collect_bool(self.op.len(), |row| self.op.get(row) == Some(&b'd'))
+        });
         let ends = (0..=self.op.len()).map(|end| end as i32).collect::<Vec<_>>();
         let op = StringArray::try_new(
             OffsetBuffer::new(ScalarBuffer::from(ends)),
@@ -259,10 +278,14 @@ impl RowsBuilder {
             Arc::new(op.map_err(broken)?),
             Arc::new(committed_at.with_timezone(super::kind::utc())),
         ];
-        self.batch(added)
+        self.batch(added, deleted)
     }
 
-    fn batch(&mut self, added: Vec<ArrayRef>) -> Result<RecordBatch> {
+    fn batch(
+        &mut self,
+        added: Vec<ArrayRef>,
+        deleted: Option<BooleanBuffer>,
+    ) -> Result<RecordBatch> {
         let rows = std::mem::take(&mut self.rows);
         let overflow = self.overflow_column(rows)?;
         let mut arrays = Vec::with_capacity(self.columns.len() + EXTRA_COLUMNS.len());
@@ -271,6 +294,9 @@ impl RowsBuilder {
         }
         arrays.extend(added);
         arrays.push(overflow);
+        if let Some(deleted) = deleted {
+            arrays.push(Arc::new(BooleanArray::new(deleted, None)));
+        }
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         RecordBatch::try_new_with_options(self.schema.clone(), arrays, &options).map_err(broken)
     }

@@ -150,7 +150,8 @@ fn an_unlogged_table() {
 
 #[test]
 fn no_key_with_default_identity() {
-    let p = pipeline("bad_identity");
+    let mut p = pipeline("bad_identity");
+    p.tables = "public.k".to_owned();
     p.sql().run("CREATE TABLE k(a int)");
     refused(&p, p.run().finish(), 3, &["public.k", "REPLICA IDENTITY"]);
 }

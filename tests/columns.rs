@@ -317,7 +317,7 @@ fn what_can_not_be_meant_is_said() {
     };
     let section = |text: &str| format!("[[columns]]\ntables = 'public.users'\n{text}\n");
     says(&section("leave_out = ['Password']"), 3, "has no column \"Password\"");
-    says(&section("leave_out = ['id']"), 3, "left out");
+    says(&section("leave_out = ['id']"), 3, "leaves out");
     says(&section("decimal = { note = '20,4' }"), 2, "no numeric");
     says(&section("decimal = { amount = '50,4' }"), 2, "\"50,4\" is no decimal");
     says(&section("text = ['note']\nhash = ['note']"), 2, "column \"note\" is named twice");

@@ -242,6 +242,30 @@ fn tables_that_can_not_be_replicated_stay_out_of_a_pattern_until_they_can() {
     p.assert_equal();
 }
 
+/// What is published is the snapshot of its time, with its partitions.
+#[test]
+fn a_partition_that_goes_before_its_table_is_published_takes_its_rows_along() {
+    let p = Pipeline::new(TestDb::new(usual(), "change_published"));
+    let mut sql = p.sql();
+    sql.run(
+        "CREATE TABLE a(id int PRIMARY KEY); INSERT INTO a VALUES (1);
+         CREATE TABLE part(id int PRIMARY KEY) PARTITION BY LIST (id);
+         CREATE TABLE part_1 PARTITION OF part FOR VALUES IN (1);
+         CREATE TABLE part_2 PARTITION OF part FOR VALUES IN (2);
+         INSERT INTO part VALUES (1), (2);",
+    );
+    p.run().failpoint("handoff.publish.before", "crash").finish().expect_signal();
+    sql.run("DROP TABLE part_2; INSERT INTO a VALUES (2)");
+    sql.run(
+        "BEGIN; CREATE TABLE part_3 (LIKE part INCLUDING ALL); INSERT INTO part_3 VALUES (3);
+         ALTER TABLE part ATTACH PARTITION part_3 FOR VALUES IN (3); COMMIT",
+    );
+    p.run().succeed();
+    p.run_to_now();
+    assert_eq!((count(&p, "a"), count(&p, "part")), (2, 2));
+    p.assert_equal();
+}
+
 /// Between the look at the catalog and what is done with it.
 #[test]
 fn a_table_that_is_dropped_while_the_snapshot_is_made_is_looked_for_again() {

@@ -16,7 +16,7 @@ use crate::handoff::spool;
 use crate::handoff::tables as lake_tables;
 use crate::lake::ledger::AGAIN;
 use crate::lake::{BoundaryEntry, LakeTable, Ledger, Phase, PipelineState, TableEntry};
-use crate::source::catalog::TableInfo;
+use crate::source::catalog::{TableInfo, TableKind};
 use crate::source::check::{self, Severity};
 use crate::source::slot;
 use crate::source::types::TypeCatalog;
@@ -24,7 +24,7 @@ use crate::source::types::TypeCatalog;
 use super::drafts::Drafted;
 use super::publish::{Published, look};
 use super::records::of_table;
-use super::tables::{Held, RunTable};
+use super::tables::{Held, RunTable, leaf_entries};
 use super::{Opened, Run, boundary as boundaries, clean, copying};
 
 /// Looks at everything, records that a run begins, and clears what the run before it left.
@@ -148,9 +148,13 @@ pub async fn to_be_published(session: &mut Session) -> Result<Run> {
         }
         let info = found.named(&entry.schema, &entry.name).filter(|info| info.oid == entry.oid);
         let plan = info.and_then(|info| found.plan(info, &prefix).ok());
+        // Rows of partitions come and go without a word in the stream.
+        let same_leaves =
+            |info: &TableInfo| info.kind == TableKind::Plain || leaf_entries(info) == entry.leaves;
         let same = plan.filter(|plan| plan.fingerprint == entry.fingerprint);
-        let (Some(info), Some(plan)) = (info.cloned(), same) else {
-            let why = "its columns changed between its snapshot and its publication";
+        let (Some(info), Some(plan)) = (info.filter(|info| same_leaves(info)).cloned(), same)
+        else {
+            let why = "its columns or partitions changed between its snapshot and its publication";
             changed.insert(entry.folder.clone(), why.to_owned());
             continue;
         };

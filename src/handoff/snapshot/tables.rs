@@ -186,7 +186,8 @@ impl RunTable {
     }
 }
 
-fn leaf_entries(info: &TableInfo) -> Vec<LeafEntry> {
+/// Where its rows lie.
+pub(super) fn leaf_entries(info: &TableInfo) -> Vec<LeafEntry> {
     let entry =
         |leaf: &Leaf| LeafEntry { oid: leaf.oid, relfilenode: leaf.relfilenode, link: leaf.link };
     info.leaves.iter().map(entry).collect()

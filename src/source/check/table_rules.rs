@@ -15,7 +15,6 @@ const OF_ONE_TABLE: &[&str] = &[
     "partition-identity",
     "partition-not-logged",
     "no-columns",
-    "column-type",
     "column-name",
 ];
 
@@ -184,20 +183,17 @@ fn generated(table: &TableInfo, sent: bool, findings: &mut Vec<Finding>) {
     }
 }
 
-/// What no lake table can have, found by making the plan of each column.
+/// Names that no lake table can have, and a key that is no key without a left out column.
 fn columns(table: &TableInfo, facts: &Facts, prefix: &str, findings: &mut Vec<Finding>) {
     let mut plans = Vec::with_capacity(table.columns.len());
     for column in table.columns.iter().filter(|column| !column.is_left_out()) {
-        match types::plan(&facts.types, column, &column.options) {
-            Ok(plan) => plans.push(plan),
-            Err(error) => {
-                findings.push(refused("column-type", table, &error));
-                return;
-            }
-        }
+        // An option that does not suit its column is a mistake in the configuration, told as one when
+        // the table is planned.
+        let Ok(plan) = types::plan(&facts.types, column, &column.options) else { return };
+        plans.push(plan);
     }
     if let Err(error) = types::check_names(&plans, prefix) {
-        findings.push(refused("column-name", table, &error));
+        findings.push(of_columns("column-name", table, &error));
     }
     if table.keeps_deleted && table.key.is_none() && table.identity == ReplicaIdentity::Full {
         findings.push(Finding::error(
@@ -221,7 +217,7 @@ fn columns(table: &TableInfo, facts: &Facts, prefix: &str, findings: &mut Vec<Fi
     }
 }
 
-fn refused(id: &str, table: &TableInfo, error: &crate::error::Error) -> Finding {
+fn of_columns(id: &str, table: &TableInfo, error: &crate::error::Error) -> Finding {
     let fix =
         error.next_step().unwrap_or("leave the column out with `leave_out` under [[columns]]");
     Finding::error(id, table.display(), error.what(), fix)

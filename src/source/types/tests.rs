@@ -512,8 +512,13 @@ fn names_that_delta_cannot_tell_apart_are_refused() {
         plan_columns(&catalog(), &columns, |_| ColumnOptions::default(), "_tg_").map(|_| ())
     };
     names(&["a", "b"]).unwrap();
-    for clash in [&["a", "A"][..], &["_TG_LSN"], &["_tg_overflow"]] {
-        assert!(names(clash).unwrap_err().next_step().unwrap().contains("column_prefix"));
+    for (clash, mends) in [
+        (&["a", "A"][..], "leave_out"),
+        (&["_TG_LSN"], "column_prefix"),
+        (&["_tg_overflow"], "column_prefix"),
+        (&["_tg_deleted"], "column_prefix"),
+    ] {
+        assert!(names(clash).unwrap_err().next_step().unwrap().contains(mends));
     }
 }
 

@@ -100,7 +100,6 @@ fn the_page_of_findings_lists_what_the_code_finds() {
         "Finding::info(",
         "self.error(",
         "scene.error(",
-        "of_columns(",
         "return Some((",
         " Some((",
         "=> (",

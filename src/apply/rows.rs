@@ -50,7 +50,7 @@ impl Rows<'_> {
         let fetched = self.fetch_missing(rows, builder.schema(), fetch)?;
         for &index in rows {
             let change = self.change(index)?;
-            self.each_value(index, &mut |column, datum| match datum {
+            self.each_value(index, |column, datum| match datum {
                 Datum::Null => builder.append_null(column),
                 Datum::Text(text) => builder.append_text(column, text),
                 Datum::Binary(bytes) => builder.append_binary(column, bytes),
@@ -100,7 +100,7 @@ impl Rows<'_> {
     fn fetch_missing(&self, rows: &[u32], schema: SchemaRef, fetch: &dyn Fetch) -> Result<Fetched> {
         let mut wanted: BTreeMap<u32, (BTreeSet<u32>, BTreeSet<usize>)> = BTreeMap::new();
         for &index in rows {
-            self.each_value(index, &mut |column, datum| {
+            self.each_value(index, |column, datum| {
                 if let Datum::Unchanged = datum
                     && let Source::At(at) = self.unchanged(index, column)?
                 {
@@ -144,7 +144,7 @@ impl Rows<'_> {
     fn each_value(
         &self,
         index: u32,
-        with: &mut dyn FnMut(usize, Datum<'_>) -> Result<()>,
+        mut with: impl FnMut(usize, Datum<'_>) -> Result<()>,
     ) -> Result<()> {
         let change = self.change(index)?;
         let (span, whole) = match (change.new, change.old) {

@@ -193,7 +193,8 @@ fn columns(table: &TableInfo, facts: &Facts, prefix: &str, findings: &mut Vec<Fi
         plans.push(plan);
     }
     if let Err(error) = types::check_names(&plans, prefix) {
-        findings.push(of_columns("column-name", table, &error));
+        let fix = error.next_step().unwrap_or("rename the column");
+        findings.push(Finding::error("column-name", table.display(), error.what(), fix));
     }
     if table.keeps_deleted && table.key.is_none() && table.identity == ReplicaIdentity::Full {
         findings.push(Finding::error(
@@ -215,12 +216,6 @@ fn columns(table: &TableInfo, facts: &Facts, prefix: &str, findings: &mut Vec<Fi
             "take it out of `leave_out` (`hash` keeps rows apart, too)",
         ));
     }
-}
-
-fn of_columns(id: &str, table: &TableInfo, error: &crate::error::Error) -> Finding {
-    let fix =
-        error.next_step().unwrap_or("leave the column out with `leave_out` under [[columns]]");
-    Finding::error(id, table.display(), error.what(), fix)
 }
 
 fn storage(table: &TableInfo, findings: &mut Vec<Finding>) {

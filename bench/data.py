@@ -36,6 +36,10 @@ DO $$ DECLARE k int; BEGIN
 END $$
 """
 
+# A transaction that no memory holds.
+LARGE = "CREATE TABLE large (id bigint PRIMARY KEY, v int, note text)"
+LARGE_INSERT = "INSERT INTO large SELECT i, i % 1000, 'row ' || i FROM generate_series(1, {rows}) i"
+
 
 def make(server, sizes):
     for name, script in (("accounts", ACCOUNTS), ("wide", WIDE)):
@@ -47,6 +51,14 @@ def make(server, sizes):
 
 def update(server, sizes):
     server.sql(UPDATES.format(transactions=sizes["updates"] // 20, rows=sizes["accounts"]))
+
+
+def insert_large(server, sizes):
+    """One transaction of so many rows, after one as large that was rolled back."""
+    insert = LARGE_INSERT.format(rows=sizes["large"])
+    server.sql(f"BEGIN; {insert}; ROLLBACK")
+    server.sql("VACUUM large")
+    server.sql(insert)
 
 
 def halves(server, table):

@@ -210,7 +210,9 @@ fn random_schemas(seed: u64) {
     for table in &mut tables {
         table.create(&mut sql);
         table.fill(&mut sql, 40);
+        p.config.push_str(&table.section());
     }
+    assert!(p.config.contains("partition_by"));
     // Before and after the first run: the same tables by both ways.
     let run = p.run().start();
     tables.iter_mut().for_each(|table| table.change(&mut sql, 10));

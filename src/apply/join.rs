@@ -24,7 +24,7 @@ use crate::apply::net::Net;
 use crate::apply::part::{TablePart, Transaction};
 use crate::apply::plan::TablePlan;
 use crate::apply::rows::Rows;
-use crate::apply::table::{StagedFile, TableApplier, not_there};
+use crate::apply::table::{TableApplier, not_there};
 use crate::error::{Error, Result};
 use crate::failpoint;
 use crate::handoff::rules;
@@ -257,36 +257,34 @@ impl TableApplier {
         Ok((before, masked, skipped))
     }
 
-    /// Takes in rows that were read again at `base`: a data file and the keys of its rows. Of a key
+    /// Takes in rows that were read again at `base`: data files and the keys of their rows. Of a key
     /// that has a row already this one counts.
     ///
     /// # Errors
     /// The index failing.
     pub fn take_in(
         &mut self,
-        file: NewFile,
-        number: FileNo,
+        files: Vec<(FileNo, NewFile)>,
         base: Lsn,
-        mut entries: Vec<(Vec<u8>, u32)>,
+        mut entries: Vec<(Vec<u8>, Location)>,
     ) -> Result<()> {
-        entries.sort_unstable();
+        entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         let keys: Vec<&[u8]> = entries.iter().map(|(key, _)| key.as_slice()).collect();
         let index = self.index.as_mut().ok_or_else(|| Error::failed("no location index"))?;
         let mut found = Vec::with_capacity(keys.len());
         index.get_batch(&keys, &mut found)?;
-        index.stage(
-            entries.iter().map(|(key, row)| (key.as_slice(), Location { file: number, row: *row })),
-        )?;
+        index.stage(entries.iter().map(|(key, place)| (key.as_slice(), *place)))?;
         let stale = found.into_iter().flatten().filter(|at| self.is_live(*at)).collect();
         self.mask_locations(stale);
         if let Some(join) = &mut self.join {
-            join.bases.insert(number, base);
+            join.bases.extend(files.iter().map(|(number, _)| (*number, base)));
             for (key, _) in &entries {
                 join.resolve(key);
             }
         }
-        self.stage.inserted += file.rows;
-        self.stage.files.push(StagedFile { no: number, file, masked: Default::default() });
+        for (number, file) in files {
+            self.add_staged(number, file);
+        }
         Ok(())
     }
 }

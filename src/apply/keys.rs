@@ -92,7 +92,7 @@ impl KeyEncoder {
         let mut fields = Vec::new();
         for index in indices {
             let Some(column) = plan.columns.get(index) else { continue };
-            let overflows = column.kind.can_overflow();
+            let overflows = column.can_overflow();
             fields.push(SortField::new(column.kind.arrow_type()));
             if overflows {
                 fields.push(SortField::new(arrow::datatypes::DataType::Utf8));

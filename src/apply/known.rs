@@ -75,6 +75,11 @@ impl KnownColumn {
     pub fn is_left_out(&self) -> bool {
         self.generated.is_some() || self.options == LEFT_OUT
     }
+
+    /// Whether the lake's files are partitioned by it.
+    pub fn is_partition(&self) -> bool {
+        ColumnOptions::parse(&self.options, None).is_ok_and(|options| options.partition)
+    }
 }
 
 impl KnownTable {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::apply::known::KnownTable;
 use crate::error::{Error, Kind, Result};
+use crate::lake::TableColumns;
 use crate::source::catalog::{ReplicaIdentity, TableInfo};
 use crate::source::types::{self, ColumnPlan, TypeCatalog};
 
@@ -134,6 +135,15 @@ impl TablePlan {
     /// The schema of its lake table.
     pub fn lake_schema(&self) -> arrow::datatypes::SchemaRef {
         self.rows_builder(0).schema()
+    }
+
+    /// The columns of its lake table, and by which of them its files are partitioned.
+    pub fn table_columns(&self) -> TableColumns {
+        let partitions = self.columns.iter().filter(|column| column.partition);
+        TableColumns {
+            schema: self.lake_schema(),
+            partitioned_by: partitions.map(|column| column.name.clone()).collect(),
+        }
     }
 
     /// Builds its rows, with room for `capacity` of them.

@@ -130,8 +130,7 @@ impl Rows<'_> {
                 let array = found
                     .column_by_name(&plan.name)
                     .ok_or_else(|| broken("a column that was not read"))?;
-                let texts =
-                    plan.kind.can_overflow().then(|| overflow_text(map, &plan.name, rows.len()));
+                let texts = plan.can_overflow().then(|| overflow_text(map, &plan.name, rows.len()));
                 values.insert(column, (array.clone(), texts));
             }
             files.insert(file, FetchedFile { rows, values });

@@ -19,7 +19,9 @@ use crate::apply::rows::{Fetch, Rows};
 use crate::error::{Error, Kind, Result};
 use crate::failpoint;
 use crate::lake::locations::{Location, Locations};
-use crate::lake::{self, CommitOutcome, DataFileWriter, FileOptions, Lake, LakeTable, NewFile};
+use crate::lake::{
+    self, CommitOutcome, FileNo, FileOptions, FileRef, Lake, LakeTable, NewFile, RowsWriter,
+};
 use crate::source::pgoutput::{Datum, Tuple};
 use crate::source::types::ColumnBuilder;
 
@@ -32,7 +34,6 @@ const ROWS_PER_BATCH: usize = 16_384;
 
 /// A data file that this batch has written and no version names yet.
 pub(super) struct StagedFile {
-    pub(super) no: u32,
     pub(super) file: NewFile,
     pub(super) masked: RoaringBitmap,
 }
@@ -40,7 +41,7 @@ pub(super) struct StagedFile {
 /// What the batch in progress will do.
 #[derive(Default)]
 pub(super) struct Stage {
-    pub(super) files: Vec<StagedFile>,
+    pub(super) files: BTreeMap<FileNo, StagedFile>,
     masks: BTreeMap<u32, RoaringBitmap>,
     remove_all: bool,
     pub(super) inserted: u64,
@@ -188,7 +189,7 @@ impl TableApplier {
                 .iter()
                 .filter_map(|(c, overflows)| Some((self.plan.columns.get(*c)?, overflows)))
                 .map(|(c, overflows)| KeyColumn {
-                    values: ColumnBuilder::new(&c.kind, part.changes.len()),
+                    values: ColumnBuilder::of(c, part.changes.len()),
                     texts: overflows.then(StringBuilder::new),
                     name: &c.name,
                 })
@@ -210,7 +211,7 @@ impl TableApplier {
 
     fn truncate(&mut self) {
         let live = self.table.live_rows();
-        let staged: u64 = self.stage.files.iter().map(|f| f.file.rows - f.masked.len()).sum();
+        let staged: u64 = self.stage.files.values().map(|f| f.file.rows - f.masked.len()).sum();
         let already: u64 = self.stage.masks.values().map(RoaringBitmap::len).sum();
         self.stage.inserted = self.stage.inserted.saturating_sub(staged);
         if !self.stage.remove_all {
@@ -223,7 +224,7 @@ impl TableApplier {
 
     /// Whether the row at `location` shows, with what is staged.
     pub(super) fn is_live(&self, location: Location) -> bool {
-        if let Some(staged) = self.stage.files.iter().find(|f| f.no == location.file) {
+        if let Some(staged) = self.stage.files.get(&location.file) {
             return u64::from(location.row) < staged.file.rows
                 && !staged.masked.contains(location.row);
         }
@@ -284,7 +285,7 @@ impl TableApplier {
         for of_file in masked.chunk_by(|a, b| a.file == b.file) {
             let Some(file) = of_file.first().map(|location| location.file) else { continue };
             let rows: RoaringBitmap = of_file.iter().map(|location| location.row).collect();
-            match self.stage.files.iter_mut().find(|f| f.no == file) {
+            match self.stage.files.get_mut(&file) {
                 Some(staged) => staged.masked |= rows,
                 None => *self.stage.masks.entry(file).or_default() |= rows,
             }
@@ -302,47 +303,54 @@ impl TableApplier {
         if net.rows.is_empty() {
             return Ok(());
         }
-        if self.table.next_file_no() == u32::MAX {
-            return Err(Error::failed("the table has used up its data file numbers"));
-        }
-        let no = self.table.take_file_no();
+        let mut writer = RowsWriter::new(
+            &self.lake,
+            &self.runtime,
+            &self.plan.folder,
+            &self.plan.table_columns(),
+            self.file_options.clone(),
+        );
+        let mut next = self.table.next_file_no();
+        let mut numbers = || {
+            let none_left = || Error::failed("the table has used up its data file numbers");
+            next = next.checked_add(1).ok_or_else(none_left)?;
+            Ok(next - 1)
+        };
         let rows = Rows { plan: &self.plan, part, transactions, net, before };
         let fetch = FetchFromLake { applier: self };
-        let mut writer: Option<DataFileWriter> = None;
+        let mut places = Vec::new();
         let mut start = 0;
         while start < net.rows.len() {
             let end = (start + ROWS_PER_BATCH).min(net.rows.len());
             let batch = rows.build(start..end, &fetch)?;
-            if writer.is_none() {
-                writer = Some(DataFileWriter::create(
-                    &self.lake,
-                    &self.runtime,
-                    &self.plan.folder,
-                    no,
-                    batch.schema(),
-                    &self.file_options,
-                )?);
-            }
-            if let Some(writer) = &mut writer {
-                writer.write(&batch)?;
-            }
+            places.push(writer.write(&batch, &mut numbers)?);
             start = end;
         }
-        let Some(writer) = writer else { return Ok(()) };
-        let file = writer.finish()?;
+        let files = writer.finish()?;
         failpoint::at("apply.file.written")?;
         if let Some(index) = &mut self.index {
             let mut entries: Vec<(u32, u32)> = net.row_keys.iter().copied().zip(0..).collect();
             keys.sort(&mut entries, |(key, _)| *key, |(_, a), (_, b)| a.cmp(b));
-            index.stage(
-                entries
-                    .into_iter()
-                    .map(|(key, row)| (keys.get(key as usize), Location { file: no, row })),
-            )?;
+            let mut placed = Vec::with_capacity(entries.len());
+            for (key, row) in entries {
+                let (batch, row) = (row as usize / ROWS_PER_BATCH, row as usize % ROWS_PER_BATCH);
+                let place = places.get(batch).and_then(|places| places.get(row));
+                let place = place.ok_or_else(|| Error::failed("a row without a place"))?;
+                placed.push((keys.get(key as usize), place));
+            }
+            index.stage(placed)?;
         }
-        self.stage.inserted += file.rows;
-        self.stage.files.push(StagedFile { no, file, masked: RoaringBitmap::new() });
+        for (number, file) in files {
+            self.add_staged(number, file);
+        }
         Ok(())
+    }
+
+    /// Stages a data file that is written.
+    pub(super) fn add_staged(&mut self, number: FileNo, file: NewFile) {
+        self.table.pass_file_no(number);
+        self.stage.inserted += file.rows;
+        self.stage.files.insert(number, StagedFile { file, masked: RoaringBitmap::new() });
     }
 
     /// Commits what is staged as one version; none when nothing is.
@@ -376,11 +384,11 @@ impl TableApplier {
             ..lake::Tag::of(kind, &checkpoint)
         };
         let change = lake::Change {
-            adds: stage.files.into_iter().map(|f| (f.file, f.masked)).collect(),
+            adds: stage.files.into_values().map(|f| (f.file, f.masked)).collect(),
             masks: stage.masks,
             removes: BTreeSet::new(),
             remove_all: stage.remove_all,
-            schema: None,
+            columns: None,
             properties: BTreeMap::new(),
             checkpoint,
             tag,
@@ -435,17 +443,17 @@ struct FetchFromLake<'a> {
 impl Fetch for FetchFromLake<'_> {
     fn fetch(&self, file: u32, columns: &SchemaRef, rows: &[u32]) -> Result<RecordBatch> {
         let applier = self.applier;
-        let staged = applier.stage.files.iter().find(|f| f.no == file);
-        let path = match staged {
-            Some(staged) => staged.file.path.clone(),
-            None => applier.table.file(file).map(|file| file.path.clone()).ok_or_else(|| {
+        let staged = applier.stage.files.get(&file);
+        let file: FileRef<'_> = match staged {
+            Some(staged) => (&staged.file).into(),
+            None => applier.table.file(file).map(FileRef::from).ok_or_else(|| {
                 Error::failed(format!("data file {file} of the table is not known"))
             })?,
         };
         applier.runtime.block_on(lake::read_rows(
             &applier.lake,
             &applier.plan.folder,
-            &path,
+            file,
             columns,
             Some(rows),
         ))
@@ -568,7 +576,9 @@ pub fn file_options(plan: &TablePlan) -> FileOptions {
         }
         _ => Vec::new(),
     };
-    for column in plan.columns.iter() {
+    let partition = |name: &String| plan.columns.iter().any(|c| c.partition && c.name == *name);
+    stats_columns.retain(|name| !partition(name));
+    for column in plan.columns.iter().filter(|column| !column.partition) {
         if stats_columns.len() >= 8 {
             break;
         }

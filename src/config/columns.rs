@@ -43,6 +43,11 @@ pub struct ColumnsFile {
     /// 4 of them after the point. A value that does not fit exactly stands in the overflow column.
     #[serde(default)]
     pub decimal: BTreeMap<String, String>,
+    /// Columns by which the lake's files are partitioned: a reader that asks for one value reads no
+    /// other's files. For few values, of booleans, whole numbers, decimals, dates and texts. Adds to
+    /// what else is said of the column.
+    #[serde(default)]
+    pub partition_by: Vec<String>,
 }
 
 impl ColumnsFile {
@@ -93,10 +98,19 @@ impl ColumnsFile {
             })?;
             add(name, ColumnOptions { decimal: Some(decimal), ..plain.clone() })?;
         }
+        for name in &self.partition_by {
+            let options = columns.entry(name.clone()).or_default();
+            if options.left_out || options.partition {
+                return Err(Error::config(format!("column {name:?} is named twice"))
+                    .at(place())
+                    .next("name it once; the lake can't be partitioned by what it does not have"));
+            }
+            options.partition = true;
+        }
         if columns.is_empty() {
             return Err(Error::config("it names no column")
                 .at(place())
-                .next("say leave_out, hash, text or decimal"));
+                .next("say leave_out, hash, text, decimal or partition_by"));
         }
         Rule::new(&patterns, columns).map_err(|error| error.at("[[columns]] `tables`"))
     }

@@ -5,7 +5,7 @@
 //! was decoded equals what is read back from the finished file, and its keys are not null.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use arrow::array::{Array, AsArray, RecordBatch};
@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 use crate::failpoint;
 use crate::handoff::plan::Chunk;
 use crate::handoff::queue::{Queue, Task};
-use crate::lake::locations::{Location, Locations, PendingRun, RunBuilder};
-use crate::lake::{DataFileWriter, Lake, NewFile, RowDigest, digest_file};
+use crate::lake::locations::{Locations, PendingRun, RunBuilder};
+use crate::lake::{FileNo, Lake, NewFile, RowDigest, RowsWriter, digest_file};
 use crate::observe::progress::Progress;
 use crate::position::Lsn;
 use crate::source::catalog::quote_literal;
@@ -50,6 +50,8 @@ pub struct CopyRun {
     pub runtime: tokio::runtime::Handle,
     /// New, empty indexes by table; none for a table whose rows are never looked up.
     pub indexes: Vec<Option<Locations>>,
+    /// By table the next number of a file besides the first of each chunk, which has the chunk's.
+    pub next_file_nos: Vec<AtomicU32>,
     /// Rows and bytes done.
     pub progress: Progress,
     /// Set to end all workers early.
@@ -72,8 +74,8 @@ pub struct CopiedChunk {
     pub rows: u64,
     /// Order-independent digest of the rows, equal for source and file.
     pub digest: RowDigest,
-    /// The data file; none for an empty chunk.
-    pub file: Option<NewFile>,
+    /// The data files: none for an empty chunk, several for one of a partitioned lake table.
+    pub files: Vec<NewFile>,
     /// Its keys, sorted.
     pub runs: Vec<PendingRun>,
 }
@@ -297,13 +299,31 @@ fn after_header(message: &[u8]) -> Result<&[u8]> {
     rest.get(u32::from_be_bytes(*length) as usize..).ok_or_else(wrong)
 }
 
+/// Numbers of a chunk's files.
+struct FileNumbers<'a> {
+    first: Option<FileNo>,
+    next: Option<&'a AtomicU32>,
+}
+
+impl FileNumbers<'_> {
+    fn next(&mut self) -> Result<FileNo> {
+        if let Some(number) = self.first.take() {
+            return Ok(number);
+        }
+        let number = self.next.map(|next| next.fetch_add(1, Ordering::Relaxed));
+        number
+            .filter(|number| *number < FileNo::MAX)
+            .ok_or_else(|| Error::failed("the table has used up its data file numbers"))
+    }
+}
+
 /// Where the rows of a chunk go.
 struct ChunkSink<'a> {
     run: &'a CopyRun,
     plan: &'a TablePlan,
-    number: u32,
     rows: RowsBuilder,
-    writer: Option<DataFileWriter>,
+    writer: RowsWriter,
+    numbers: FileNumbers<'a>,
     keys: Option<(KeyEncoder, RunBuilder)>,
     digest: RowDigest,
     written: u64,
@@ -317,9 +337,18 @@ impl<'a> ChunkSink<'a> {
         Ok(ChunkSink {
             run,
             plan,
-            number: chunk.number,
             rows: plan.rows_builder(ROWS_PER_BATCH),
-            writer: None,
+            writer: RowsWriter::new(
+                &run.lake,
+                &run.runtime,
+                &plan.folder,
+                &plan.table_columns(),
+                file_options(plan),
+            ),
+            numbers: FileNumbers {
+                first: Some(chunk.number),
+                next: run.next_file_nos.get(chunk.table),
+            },
             keys,
             digest: RowDigest::default(),
             written: 0,
@@ -346,6 +375,8 @@ impl<'a> ChunkSink<'a> {
         if failpoint::wrong("write-another-row") {
             self.digest.rows += 1;
         }
+        let numbers = &mut self.numbers;
+        let places = self.writer.write(batch, &mut || numbers.next())?;
         if let Some((encoder, runs)) = &mut self.keys {
             let overflow_name = format!("{}overflow", self.plan.prefix);
             if !encoder.whole_row() {
@@ -353,50 +384,36 @@ impl<'a> ChunkSink<'a> {
             }
             let keys = encoder.encode_batch(batch, &overflow_name)?;
             for index in 0..keys.len() {
-                let row = u32::try_from(self.written + index as u64)
-                    .map_err(|_| Error::failed("a chunk of more than 4 billion rows"))?;
-                runs.push(keys.get(index), Location { file: self.number, row })?;
+                let place =
+                    places.get(index).ok_or_else(|| Error::failed("a row without place"))?;
+                runs.push(keys.get(index), place)?;
             }
         }
-        let writer = match &mut self.writer {
-            Some(writer) => writer,
-            None => self.writer.insert(DataFileWriter::create(
-                &self.run.lake,
-                &self.run.runtime,
-                &self.plan.folder,
-                self.number,
-                batch.schema(),
-                &file_options(self.plan),
-            )?),
-        };
-        writer.write(batch)?;
         self.written += batch.num_rows() as u64;
-        let bytes = writer.bytes_written();
+        let bytes = self.writer.bytes_written();
         self.run.progress.add(batch.num_rows() as u64, bytes.saturating_sub(self.bytes));
         self.bytes = bytes;
         Ok(())
     }
 
-    /// Closes the file, reads it back and compares.
+    /// Closes the files, reads them back and compares.
     fn finish(mut self, chunk: &Chunk) -> Result<CopiedChunk> {
         if self.rows.rows() > 0 {
             self.flush()?;
         }
-        let file = match self.writer.take() {
-            Some(writer) => Some(writer.finish()?),
-            None => None,
-        };
-        if let Some(file) = &file {
-            let schema = self.rows.schema();
-            let (lake, folder) = (&self.run.lake, &self.plan.folder);
-            let read = digest_file(lake, &self.run.runtime, folder, &file.path, &schema)?;
-            if read != self.digest {
-                return Err(Error::failed(format!(
-                    "the file read back differs from what was copied ({} rows against {})",
-                    read.rows, self.digest.rows
-                ))
-                .next("check the disk or object store; nothing was published"));
-            }
+        let files: Vec<NewFile> = self.writer.finish()?.into_iter().map(|(_, file)| file).collect();
+        let schema = self.rows.schema();
+        let (lake, folder) = (&self.run.lake, &self.plan.folder);
+        let mut read = RowDigest::default();
+        for file in &files {
+            read.merge(digest_file(lake, &self.run.runtime, folder, file, &schema)?);
+        }
+        if read != self.digest {
+            return Err(Error::failed(format!(
+                "what was written reads back otherwise than it was copied ({} rows against {})",
+                read.rows, self.digest.rows
+            ))
+            .next("check the disk or object store; nothing was published"));
         }
         let runs = match self.keys.take() {
             Some((_, runs)) => runs.finish()?,
@@ -406,7 +423,7 @@ impl<'a> ChunkSink<'a> {
             chunk: chunk.clone(),
             rows: self.written,
             digest: self.digest,
-            file,
+            files,
             runs,
         })
     }

@@ -155,7 +155,7 @@ impl KeyReader<'_> {
             .file(no)
             .ok_or_else(|| Error::failed(format!("{}: data file {no} is not known", self.plan)))?;
         let (folder, mask) = (&self.plan.folder, Some(&file.mask));
-        for piece in scan_file(self.lake, self.runtime, folder, &file.path, &columns, mask)? {
+        for piece in scan_file(self.lake, self.runtime, folder, file, &columns, mask)? {
             let piece = piece?;
             let keys = self.encoder.encode_batch(&piece.batch, &overflow_name)?;
             for index in 0..keys.len() {

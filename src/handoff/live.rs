@@ -367,7 +367,7 @@ async fn follow_schema(table: &mut LakeTable, to: &crate::apply::plan::TablePlan
     checkpoint.table.fingerprint = to.fingerprint.clone();
     let tag = Tag::of(VersionKind::Schema, &checkpoint);
     let mut change = Change::new(checkpoint, tag);
-    change.schema = Some(to.lake_schema());
+    change.columns = Some(to.table_columns());
     change.properties = known.properties()?;
     failpoint::at("schema.commit.before")?;
     while let CommitOutcome::ForeignRewrite { .. } =

@@ -14,7 +14,7 @@ pub const PAGE_BYTES: u64 = 8192;
 pub struct Chunk {
     /// Index of the table in the pipeline.
     pub table: usize,
-    /// Number of its data file; chunks of a table are numbered one after the other.
+    /// Number of its first data file; chunks of a table are numbered one after the other.
     pub number: u32,
     /// Oid of the table or leaf partition.
     pub leaf_oid: u32,

@@ -383,6 +383,7 @@ fn judge(before: &KnownTable, sent: &[Sent<'_>], rewritten: bool) -> Evolution {
             pg_type: column.pg_type,
             key: is_key(before, place),
             left_out: column.is_left_out(),
+            partition: column.is_partition(),
         })
         .collect();
     let table = rules::Table { same_files: !rewritten, hidden: &before.hidden };

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::dv::Descriptor;
+use super::partition::PartitionValues;
 use crate::error::{Error, Result};
 
 /// How we name ourselves in `commitInfo.engineInfo`.
@@ -123,7 +124,7 @@ pub struct Metadata {
     pub format: Format,
     /// The schema, as JSON in a text.
     pub schema_string: String,
-    /// Always empty in our tables.
+    /// Columns whose values stand in the log, one for each data file.
     #[serde(default)]
     pub partition_columns: Vec<String>,
     /// Milliseconds since 1970.
@@ -182,9 +183,9 @@ pub struct Domain {
 pub struct Add {
     /// Path below the table.
     pub path: String,
-    /// Always empty in our tables.
+    /// The values of the partition columns.
     #[serde(default)]
-    pub partition_values: BTreeMap<String, Option<String>>,
+    pub partition_values: PartitionValues,
     /// Bytes.
     pub size: i64,
     /// Milliseconds since 1970.
@@ -214,9 +215,9 @@ pub struct Remove {
     /// Whether partition values and size are given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extended_file_metadata: Option<bool>,
-    /// Always empty in our tables.
+    /// The values of the partition columns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub partition_values: Option<BTreeMap<String, Option<String>>>,
+    pub partition_values: Option<PartitionValues>,
     /// Bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<i64>,

@@ -7,11 +7,11 @@
 
 use std::collections::BTreeMap;
 
-use arrow::datatypes::SchemaRef;
 use roaring::RoaringBitmap;
 
 use super::checkpoint::{Checkpoint, Tag};
 use super::files::{FileNo, NewFile, file_no_of};
+use super::partition::TableColumns;
 use super::store::Lake;
 use super::table::{Change, CommitOutcome, LakeTable, LiveFile, Place};
 use crate::error::{Error, Result};
@@ -24,14 +24,14 @@ impl LakeTable {
     /// A file that is not named as a data file, or two with one number.
     pub fn draft(
         folder: &str,
-        schema: SchemaRef,
+        columns: TableColumns,
         files: Vec<(NewFile, RoaringBitmap)>,
         checkpoint: Checkpoint,
         next_file_no: FileNo,
     ) -> Result<LakeTable> {
         let place = Place::Draft { folder: folder.to_owned() };
         let mut draft =
-            LakeTable::standing(place, BTreeMap::new(), schema, checkpoint, next_file_no);
+            LakeTable::standing(place, BTreeMap::new(), columns, checkpoint, next_file_no);
         for (file, mask) in files {
             draft.take_in(file, mask)?;
         }
@@ -70,8 +70,8 @@ impl LakeTable {
         for (file, mask) in &change.adds {
             self.take_in(file.clone(), mask.clone())?;
         }
-        if let Some(schema) = &change.schema {
-            self.schema = schema.clone();
+        if let Some(columns) = &change.columns {
+            self.columns = columns.clone();
         }
         self.checkpoint = change.checkpoint.clone();
         Ok(())
@@ -112,18 +112,18 @@ impl LakeTable {
             .files
             .into_values()
             .map(|file| {
-                let LiveFile { path, size, rows, stats, mask, .. } = file;
-                (NewFile { path, size, rows, stats }, mask)
+                let LiveFile { path, size, rows, stats, partition, mask, .. } = file;
+                (NewFile { path, size, rows, stats, partition }, mask)
             })
             .collect();
         let Some(mut table) = existing else {
-            return Self::create(lake, &folder, self.schema, files, checkpoint, tag, properties)
+            return Self::create(lake, &folder, self.columns, files, checkpoint, tag, properties)
                 .await;
         };
         let mut change = Change::new(checkpoint, tag);
         change.adds = files;
         change.remove_all = true;
-        change.schema = Some(self.schema);
+        change.columns = Some(self.columns);
         change.properties = properties.clone();
         // All old files go, so it does not matter where another program moved their rows.
         while let CommitOutcome::ForeignRewrite { .. } = table.commit(&change).await? {}
@@ -139,13 +139,14 @@ mod tests {
     use crate::lake::files::data_file_name;
 
     fn file(number: FileNo, rows: u64) -> NewFile {
-        NewFile { path: data_file_name(number), size: 9, rows, stats: "{}".into() }
+        let path = data_file_name(number);
+        NewFile { path, size: 9, rows, stats: "{}".into(), partition: BTreeMap::new() }
     }
 
     fn draft(files: Vec<NewFile>) -> LakeTable {
         let schema = std::sync::Arc::new(arrow::datatypes::Schema::empty());
         let files = files.into_iter().map(|file| (file, RoaringBitmap::new())).collect();
-        LakeTable::draft("a/b", schema, files, checkpoint(100), 5).unwrap()
+        LakeTable::draft("a/b", schema.into(), files, checkpoint(100), 5).unwrap()
     }
 
     #[test]

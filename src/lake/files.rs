@@ -25,6 +25,7 @@ use uuid::Uuid;
 
 use super::disk::{self, NewLocalFile};
 use super::durable;
+use super::partition::PartitionValues;
 use super::patience;
 use super::stats;
 use super::store::{Lake, WHEN_THE_STORE_WORKS, store_error};
@@ -59,6 +60,9 @@ pub struct NewFile {
     pub rows: u64,
     /// Delta's statistics, as JSON.
     pub stats: String,
+    /// The values of the partition columns.
+    #[serde(default, skip_serializing_if = "PartitionValues::is_empty")]
+    pub partition: PartitionValues,
 }
 
 /// How data files are written.
@@ -205,6 +209,7 @@ impl DataFileWriter {
             size: self.written.load(Ordering::Relaxed),
             rows: self.rows,
             stats,
+            partition: PartitionValues::new(),
         })
     }
 

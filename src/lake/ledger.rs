@@ -160,7 +160,8 @@ impl Ledger {
     /// There is one already; the store fails.
     pub async fn create(lake: &Lake, state: PipelineState) -> Result<Ledger> {
         let schema = event_schema();
-        let metadata = new_metadata(&schema, &BTreeMap::new(), Some("tidegate ledger".into()))?;
+        let metadata =
+            new_metadata(&schema.into(), &BTreeMap::new(), Some("tidegate ledger".into()))?;
         let protocol = Protocol::ours(false);
         let epoch = lease::new_epoch();
         let actions = vec![
@@ -359,7 +360,8 @@ impl Ledger {
     pub async fn read_events(&self, run: Option<&str>, kind: Option<&str>) -> Result<Vec<Event>> {
         let mut events = Vec::new();
         for path in &self.files {
-            let batch = read_rows(&self.log.lake, FOLDER, path, &event_schema(), None).await?;
+            let batch =
+                read_rows(&self.log.lake, FOLDER, path.as_str(), &event_schema(), None).await?;
             events.extend(from_batch(&batch)?);
         }
         events.retain(|e| {

@@ -30,11 +30,13 @@ mod log;
 mod log_checkpoint;
 mod naming;
 pub mod orphans;
+pub mod partition;
 pub mod patience;
 pub mod pins;
 pub mod read;
 mod remote;
 pub mod retention;
+mod rows_writer;
 pub mod schema;
 pub mod stats;
 pub mod store;
@@ -53,7 +55,9 @@ pub use ledger::{
     BoundaryEntry, Event, Fence, LastCommit, LeafEntry, Ledger, Phase, PipelineState, SpoolState,
     TableEntry,
 };
-pub use read::{ScanBatch, digest_file, read_rows, scan_file};
+pub use partition::{PartitionValues, TableColumns};
+pub use read::{FileRef, ScanBatch, digest_file, read_rows, scan_file};
+pub use rows_writer::{Places, RowsWriter};
 pub use store::Lake;
 pub(crate) use store::store_error;
 pub use table::{Change, CommitOutcome, LakeTable, LiveFile};

@@ -1,7 +1,8 @@
 //! Reads data files: single rows of them, or all with the number of each row.
 //!
 //! Columns are asked for by an Arrow schema. A column the file does not have (it was added later)
-//! comes back as nulls; one whose layout differs is cast.
+//! comes back as nulls; one whose layout differs is cast; one that the table is partitioned by has the
+//! value that the log says.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -26,9 +27,12 @@ use roaring::RoaringBitmap;
 use tokio::runtime::Handle;
 
 use super::digest::RowDigest;
+use super::files::NewFile;
+use super::partition::{self, PartitionValues};
 use super::patience;
 use super::remote::RemoteFile;
 use super::store::Lake;
+use super::table::LiveFile;
 use crate::error::{Error, Kind, Result};
 
 /// Rows of a batch when a whole file is read.
@@ -45,10 +49,40 @@ fn read_error(path: &str, error: ParquetError) -> Error {
     }
 }
 
+/// A data file to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct FileRef<'a> {
+    /// Path below the table's folder.
+    pub path: &'a str,
+    /// The values of its partition columns.
+    pub partition: &'a PartitionValues,
+}
+
+impl<'a> From<&'a NewFile> for FileRef<'a> {
+    fn from(file: &'a NewFile) -> Self {
+        FileRef { path: &file.path, partition: &file.partition }
+    }
+}
+
+impl<'a> From<&'a LiveFile> for FileRef<'a> {
+    fn from(file: &'a LiveFile) -> Self {
+        FileRef { path: &file.path, partition: &file.partition }
+    }
+}
+
+/// A file of a table without partitions.
+impl<'a> From<&'a str> for FileRef<'a> {
+    fn from(path: &'a str) -> Self {
+        static NONE: PartitionValues = PartitionValues::new();
+        FileRef { path, partition: &NONE }
+    }
+}
+
 /// Reads columns of a data file, blocking or not, local or not.
 struct Source {
     path: String,
     columns: SchemaRef,
+    partition: PartitionValues,
     place: Place,
 }
 
@@ -58,13 +92,13 @@ enum Place {
 }
 
 impl Source {
-    fn new(lake: &Lake, folder: &str, path: &str, columns: &SchemaRef) -> Self {
-        let path = format!("{folder}/{path}");
+    fn new(lake: &Lake, folder: &str, file: FileRef<'_>, columns: &SchemaRef) -> Self {
+        let path = format!("{folder}/{}", file.path);
         let place = match lake.local_path() {
             Some(folder) => Place::Local(folder.join(&path)),
             None => Place::Remote(RemoteFile::new(lake.store(), Path::from(path.as_str()))),
         };
-        Source { path, columns: columns.clone(), place }
+        Source { path, columns: columns.clone(), partition: file.partition.clone(), place }
     }
 
     fn options() -> ArrowReaderOptions {
@@ -75,9 +109,13 @@ impl Source {
 
     fn mask(&self, footer: &ArrowReaderMetadata) -> ProjectionMask {
         let roots = footer.schema().fields().iter().enumerate();
-        let wanted =
-            roots.filter(|(_, f)| self.columns.field_with_name(f.name()).is_ok()).map(|(i, _)| i);
+        let wanted = roots.filter(|(_, f)| self.is_wanted(f.name())).map(|(i, _)| i);
         ProjectionMask::roots(footer.parquet_schema(), wanted)
+    }
+
+    /// Whether a column of the file is to be read: what the log says counts before the file.
+    fn is_wanted(&self, name: &str) -> bool {
+        self.columns.field_with_name(name).is_ok() && !self.partition.contains_key(name)
     }
 
     fn footer_local(&self, lake: &Lake, file: &File) -> Result<ArrowReaderMetadata> {
@@ -147,6 +185,12 @@ impl Source {
         };
         let mut columns: Vec<ArrayRef> = Vec::with_capacity(self.columns.fields().len());
         for field in self.columns.fields() {
+            if let Some(value) = self.partition.get(field.name()) {
+                let column =
+                    partition::column(value.as_deref(), field.data_type(), batch.num_rows());
+                columns.push(column.map_err(|e| e.at(&self.path))?);
+                continue;
+            }
             columns.push(match batch.column_by_name(field.name()) {
                 None => new_null_array(field.data_type(), batch.num_rows()),
                 Some(column) if column.data_type() == field.data_type() => column.clone(),
@@ -186,14 +230,16 @@ fn select(rows: &[u32], footer: &ArrowReaderMetadata, path: &str) -> Result<RowS
 ///
 /// # Errors
 /// The file can't be read, or does not have such rows.
-pub async fn read_rows(
+pub async fn read_rows<'a>(
     lake: &Lake,
     folder: &str,
-    path: &str,
+    file: impl Into<FileRef<'a>>,
     columns: &SchemaRef,
     rows: Option<&[u32]>,
 ) -> Result<RecordBatch> {
-    let source = Source::new(lake, folder, path, columns);
+    let file = file.into();
+    let path = file.path;
+    let source = Source::new(lake, folder, file, columns);
     let mut batches = Vec::new();
     match &source.place {
         Place::Local(file) => {
@@ -238,7 +284,8 @@ pub async fn read_rows(
 /// # Errors
 /// The file can't be read.
 pub async fn count_rows(lake: &Lake, folder: &str, path: &str) -> Result<u64> {
-    let source = Source::new(lake, folder, path, &Arc::new(arrow::datatypes::Schema::empty()));
+    let source =
+        Source::new(lake, folder, path.into(), &Arc::new(arrow::datatypes::Schema::empty()));
     let mut reader = RemoteFile::new(lake.store(), Path::from(source.path.as_str()));
     let footer = source.footer_remote(lake, &mut reader).await?;
     Ok(footer.metadata().file_metadata().num_rows().max(0) as u64)
@@ -291,15 +338,15 @@ enum Batches {
 ///
 /// # Errors
 /// The file can't be opened.
-pub fn scan_file(
+pub fn scan_file<'a>(
     lake: &Lake,
     runtime: &Handle,
     folder: &str,
-    path: &str,
+    file: impl Into<FileRef<'a>>,
     columns: &SchemaRef,
     mask: Option<&RoaringBitmap>,
 ) -> Result<Scan> {
-    let source = Source::new(lake, folder, path, columns);
+    let source = Source::new(lake, folder, file.into(), columns);
     let batches = match &source.place {
         Place::Local(file) => Batches::Local(source.open_local(lake, file, None)?),
         Place::Remote(reader) => {
@@ -349,15 +396,15 @@ impl Iterator for Scan {
 ///
 /// # Errors
 /// The file can't be read.
-pub fn digest_file(
+pub fn digest_file<'a>(
     lake: &Lake,
     runtime: &Handle,
     folder: &str,
-    path: &str,
+    file: impl Into<FileRef<'a>>,
     columns: &SchemaRef,
 ) -> Result<RowDigest> {
     let mut digest = RowDigest::default();
-    for piece in scan_file(lake, runtime, folder, path, columns, None)? {
+    for piece in scan_file(lake, runtime, folder, file, columns, None)? {
         digest.update(&piece?.batch)?;
     }
     Ok(digest)

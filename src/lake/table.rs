@@ -22,6 +22,7 @@ use super::dv::{self, Descriptor};
 use super::files::{FileNo, NewFile, file_no_of};
 use super::log::{Draft, Put, Rules, TableLog, convert, delta_error};
 use super::log_checkpoint;
+use super::partition::{PartitionValues, TableColumns};
 use super::read::count_rows;
 use super::store::Lake;
 use super::{schema, stats};
@@ -55,6 +56,8 @@ pub struct LiveFile {
     pub rows: u64,
     /// The masked rows.
     pub mask: RoaringBitmap,
+    /// The values of the partition columns.
+    pub partition: PartitionValues,
     pub(super) stats: String,
     vector: Option<Descriptor>,
     modified: i64,
@@ -69,6 +72,7 @@ impl LiveFile {
             size: file.size,
             rows: file.rows,
             mask,
+            partition: file.partition,
             stats: file.stats,
             vector: None,
             modified: 0,
@@ -91,7 +95,7 @@ impl LiveFile {
             deletion_timestamp: Some(now),
             data_change,
             extended_file_metadata: Some(true),
-            partition_values: Some(BTreeMap::new()),
+            partition_values: Some(self.partition.clone()),
             size: Some(self.size as i64),
             deletion_vector: self.vector.clone(),
         }))
@@ -105,7 +109,7 @@ impl LiveFile {
         };
         Action::Add(Box::new(Add {
             path: self.path.clone(),
-            partition_values: BTreeMap::new(),
+            partition_values: self.partition.clone(),
             size: self.size as i64,
             modification_time: self.modified,
             data_change,
@@ -126,8 +130,8 @@ pub struct Change {
     pub removes: BTreeSet<FileNo>,
     /// All live files go, before `adds` (truncate, a new generation).
     pub remove_all: bool,
-    /// The schema from this version on, if it changes.
-    pub schema: Option<SchemaRef>,
+    /// The columns from this version on, if they change.
+    pub columns: Option<TableColumns>,
     /// Properties of the table that are set from this version on; the others stay.
     pub properties: BTreeMap<String, String>,
     /// Progress. The fields set by the lake are overwritten.
@@ -144,7 +148,7 @@ impl Change {
             masks: BTreeMap::new(),
             removes: BTreeSet::new(),
             remove_all: false,
-            schema: None,
+            columns: None,
             properties: BTreeMap::new(),
             checkpoint,
             tag,
@@ -171,7 +175,7 @@ pub enum CommitOutcome {
 pub struct LakeTable {
     pub(super) place: Place,
     pub(super) files: BTreeMap<FileNo, LiveFile>,
-    pub(super) schema: SchemaRef,
+    pub(super) columns: TableColumns,
     pub(super) checkpoint: Checkpoint,
     pub(super) next_file_no: FileNo,
     rewritten: bool,
@@ -248,32 +252,35 @@ impl LakeTable {
         let mut known = known.clone();
         known.extend(checkpoint.foreign_files.clone());
         let files = live_files(&log, snapshot, &known, &mut next_file_no).await?;
-        let schema =
-            schema::from_delta(&log.metadata.schema_string).map_err(|e| e.at(&log.folder))?;
-        Ok(Self::at(log, files, schema, checkpoint, next_file_no))
+        let columns = TableColumns {
+            schema: schema::from_delta(&log.metadata.schema_string)
+                .map_err(|e| e.at(&log.folder))?,
+            partitioned_by: log.metadata.partition_columns.clone(),
+        };
+        Ok(Self::at(log, files, columns, checkpoint, next_file_no))
     }
 
     fn at(
         log: TableLog,
         files: BTreeMap<FileNo, LiveFile>,
-        schema: SchemaRef,
+        columns: TableColumns,
         checkpoint: Checkpoint,
         next_file_no: FileNo,
     ) -> LakeTable {
-        Self::standing(Place::Published(Box::new(log)), files, schema, checkpoint, next_file_no)
+        Self::standing(Place::Published(Box::new(log)), files, columns, checkpoint, next_file_no)
     }
 
     pub(super) fn standing(
         place: Place,
         files: BTreeMap<FileNo, LiveFile>,
-        schema: SchemaRef,
+        columns: TableColumns,
         checkpoint: Checkpoint,
         next_file_no: FileNo,
     ) -> LakeTable {
         LakeTable {
             place,
             files,
-            schema,
+            columns,
             checkpoint,
             next_file_no,
             rewritten: false,
@@ -288,15 +295,15 @@ impl LakeTable {
     pub async fn create(
         lake: &Lake,
         folder: &str,
-        schema: SchemaRef,
+        columns: TableColumns,
         files: Vec<(NewFile, RoaringBitmap)>,
         checkpoint: Checkpoint,
         tag: Tag,
         properties: &BTreeMap<String, String>,
     ) -> Result<LakeTable> {
-        let protocol = Protocol::ours(schema::needs_ntz(&schema));
+        let protocol = Protocol::ours(schema::needs_ntz(&columns.schema));
         let metadata = new_metadata(
-            &schema,
+            &columns,
             properties,
             Some(format!("{}.{}", checkpoint.table.schema, checkpoint.table.name)),
         )?;
@@ -317,7 +324,7 @@ impl LakeTable {
         let log = TableLog::create(lake, folder, metadata, protocol, &draft, RULES).await?;
         let files =
             plan.after.into_iter().filter_map(|(number, file)| Some((number, file?))).collect();
-        Ok(Self::at(log, files, schema, checkpoint, next_file_no))
+        Ok(Self::at(log, files, columns, checkpoint, next_file_no))
     }
 
     /// Commits a change above the current version; to a draft, in memory.
@@ -336,7 +343,7 @@ impl LakeTable {
         let operation = Uuid::new_v4().to_string();
         let checkpoint =
             plan.checkpoint(change, &log.metadata.id, &operation, next_file_no, &self.files);
-        let mut actions = redefine(log, &self.schema, change)?;
+        let mut actions = redefine(log, &self.columns, change)?;
         plan.write_vectors(&log.lake, &log.folder).await?;
         failpoint::at("lake.vectors.written")?;
         actions.extend(plan.actions(&checkpoint)?);
@@ -349,8 +356,8 @@ impl LakeTable {
                         None => self.files.remove(&number),
                     };
                 }
-                if let Some(schema) = &change.schema {
-                    self.schema = schema.clone();
+                if let Some(columns) = &change.columns {
+                    self.columns = columns.clone();
                 }
                 self.checkpoint = checkpoint;
                 self.next_file_no = next_file_no;
@@ -395,7 +402,7 @@ impl LakeTable {
         let (replaced, added) = (missing(self, &fresh), missing(&fresh, self));
         self.place = fresh.place;
         self.files = fresh.files;
-        self.schema = fresh.schema;
+        self.columns = fresh.columns;
         self.checkpoint = fresh.checkpoint;
         self.next_file_no = fresh.next_file_no;
         self.rewritten = true;
@@ -412,6 +419,11 @@ impl LakeTable {
         let number = self.next_file_no;
         self.next_file_no += 1;
         number
+    }
+
+    /// A data file has this number: the next ones have higher ones.
+    pub fn pass_file_no(&mut self, number: FileNo) {
+        self.next_file_no = self.next_file_no.max(number.saturating_add(1));
     }
 
     /// The live files by their numbers.
@@ -468,7 +480,12 @@ impl LakeTable {
 
     /// The table's columns.
     pub fn schema(&self) -> &SchemaRef {
-        &self.schema
+        &self.columns.schema
+    }
+
+    /// Names of the columns that its files are partitioned by.
+    pub fn partitioned_by(&self) -> &[String] {
+        &self.columns.partitioned_by
     }
 
     /// How far the table is.
@@ -506,11 +523,13 @@ async fn checkpoint_of(log: &TableLog, snapshot: &EagerSnapshot) -> Result<Check
 }
 
 /// What a change does to the table's definition.
-fn redefine(log: &TableLog, now: &SchemaRef, change: &Change) -> Result<Vec<Action>> {
+fn redefine(log: &TableLog, now: &TableColumns, change: &Change) -> Result<Vec<Action>> {
     let mut metadata = log.metadata.clone();
     let mut actions = Vec::new();
-    if let Some(schema) = change.schema.as_ref().filter(|s| *s != now) {
+    if let Some(columns) = change.columns.as_ref().filter(|columns| *columns != now) {
+        let schema = &columns.schema;
         metadata.schema_string = schema::to_delta(schema)?;
+        metadata.partition_columns = columns.partitioned_by.clone();
         let mut protocol = log.protocol.clone();
         if schema::needs_ntz(schema)
             && !protocol.reader_features.iter().any(|f| f == "timestampNtz")
@@ -555,7 +574,7 @@ async fn verify_continuity(log: &TableLog, checkpoint: &Checkpoint) -> Result<bo
 }
 
 pub(super) fn new_metadata(
-    schema: &SchemaRef,
+    columns: &TableColumns,
     properties: &BTreeMap<String, String>,
     name: Option<String>,
 ) -> Result<Metadata> {
@@ -574,8 +593,8 @@ pub(super) fn new_metadata(
         name,
         description: None,
         format: Format::default(),
-        schema_string: schema::to_delta(schema)?,
-        partition_columns: Vec::new(),
+        schema_string: schema::to_delta(&columns.schema)?,
+        partition_columns: columns.partitioned_by.clone(),
         created_time: Some(Utc::now().timestamp_millis()),
         configuration,
     })
@@ -637,6 +656,7 @@ pub(super) async fn live_files(
             modified: view.modification_time(),
             rows,
             mask: RoaringBitmap::new(),
+            partition: view.partition_values_map().into_iter().collect(),
             stats,
             vector,
             path,

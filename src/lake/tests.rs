@@ -64,7 +64,7 @@ async fn new_table(lake: &Lake) -> LakeTable {
         (file(lake, 1, 10, 10).await, RoaringBitmap::new()),
     ];
     let tag = tag(VersionKind::Handoff, 100);
-    LakeTable::create(lake, FOLDER, schema(), files, checkpoint(100), tag, &BTreeMap::new())
+    LakeTable::create(lake, FOLDER, schema().into(), files, checkpoint(100), tag, &BTreeMap::new())
         .await
         .unwrap()
 }
@@ -76,7 +76,7 @@ fn change(applied: u64) -> Change {
 async fn ids(lake: &Lake, table: &LakeTable) -> Vec<i64> {
     let mut all = Vec::new();
     for file in table.files().values() {
-        let batch = read_rows(lake, FOLDER, &file.path, &schema(), None).await.unwrap();
+        let batch = read_rows(lake, FOLDER, file, &schema(), None).await.unwrap();
         let ids = batch.column(0).as_primitive::<Int64Type>();
         all.extend(
             (0..ids.len())
@@ -293,9 +293,16 @@ async fn a_second_writer_fences_the_first() {
     assert_eq!(error.kind(), Kind::Fenced, "{error}");
     assert_eq!(LakeTable::open(&lake, FOLDER).await.unwrap().unwrap().version(), 1);
     let tag = tag(VersionKind::Handoff, 100);
-    let twice =
-        LakeTable::create(&lake, FOLDER, schema(), vec![], checkpoint(100), tag, &BTreeMap::new())
-            .await;
+    let twice = LakeTable::create(
+        &lake,
+        FOLDER,
+        schema().into(),
+        vec![],
+        checkpoint(100),
+        tag,
+        &BTreeMap::new(),
+    )
+    .await;
     assert_eq!(twice.err().unwrap().kind(), Kind::Fenced);
 }
 
@@ -452,7 +459,7 @@ async fn rows_are_found_by_number_over_pages_and_row_groups() {
         assert_eq!(new.rows, 3000);
         assert!(new.stats.starts_with(r#"{"numRecords":3000,"minValues":{"id":0},"maxValues":{"id":2999},"nullCount":{"id":0}"#), "{}", new.stats);
         let wanted = [0u32, 1, 99, 100, 999, 1000, 1001, 2500, 2999];
-        let batch = read_rows(&lake, FOLDER, &new.path, &schema(), Some(&wanted)).await.unwrap();
+        let batch = read_rows(&lake, FOLDER, &new, &schema(), Some(&wanted)).await.unwrap();
         let found: Vec<u32> = batch
             .column(0)
             .as_primitive::<Int64Type>()
@@ -461,20 +468,22 @@ async fn rows_are_found_by_number_over_pages_and_row_groups() {
             .map(|v| *v as u32)
             .collect();
         assert_eq!(found, wanted);
-        assert!(read_rows(&lake, FOLDER, &new.path, &schema(), Some(&[3000])).await.is_err());
-        assert!(read_rows(&lake, FOLDER, &new.path, &schema(), Some(&[5, 4])).await.is_err());
+        assert!(read_rows(&lake, FOLDER, &new, &schema(), Some(&[3000])).await.is_err());
+        assert!(read_rows(&lake, FOLDER, &new, &schema(), Some(&[5, 4])).await.is_err());
         let (l, path, runtime) = (lake.clone(), new.path.clone(), Handle::current());
         let task = tokio::task::spawn_blocking(move || {
             let mask: RoaringBitmap = [3, 2999].into_iter().collect();
             let mut live = 0;
-            for piece in scan_file(&l, &runtime, FOLDER, &path, &schema(), Some(&mask)).unwrap() {
+            for piece in
+                scan_file(&l, &runtime, FOLDER, path.as_str(), &schema(), Some(&mask)).unwrap()
+            {
                 let piece = piece.unwrap();
                 let ids = piece.batch.column(0).as_primitive::<Int64Type>();
                 assert_eq!(ids.value(0), i64::from(piece.first_row));
                 live += piece.live_rows().unwrap().num_rows();
             }
             assert_eq!(live, 2998);
-            digest_file(&l, &runtime, FOLDER, &path, &schema()).unwrap()
+            digest_file(&l, &runtime, FOLDER, path.as_str(), &schema()).unwrap()
         });
         let mut digest = RowDigest::default();
         (0..10).for_each(|i| digest.update(&rows(i * 300, 300)).unwrap());

@@ -83,14 +83,8 @@ impl PastTable {
         });
         let columns: SchemaRef = Arc::new(Schema::new(fields.collect::<Result<Vec<_>>>()?));
         for file in &self.files {
-            let pieces = scan_file(
-                &self.lake,
-                runtime,
-                &self.folder,
-                &file.path,
-                &columns,
-                Some(&file.mask),
-            )?;
+            let pieces =
+                scan_file(&self.lake, runtime, &self.folder, file, &columns, Some(&file.mask))?;
             for piece in pieces {
                 with(&piece?.live_rows()?)?;
             }

@@ -149,7 +149,7 @@ impl Comparison<'_> {
         let treated = Treated::of(self.plan);
         for file in self.table.files().values() {
             let (folder, mask) = (&self.plan.folder, Some(&file.mask));
-            for piece in scan_file(self.lake, self.runtime, folder, &file.path, &schema, mask)? {
+            for piece in scan_file(self.lake, self.runtime, folder, file, &schema, mask)? {
                 let batch = piece?.live_rows()?;
                 let overflow = self.overflow(&batch);
                 let deleted = self.plan.keeps_deleted.then(|| self.plan.deleted_column());
@@ -194,10 +194,7 @@ impl Comparison<'_> {
             .columns
             .iter()
             .map(|column| {
-                column
-                    .kind
-                    .can_overflow()
-                    .then(|| overflow_text(map, &column.name, batch.num_rows()))
+                column.can_overflow().then(|| overflow_text(map, &column.name, batch.num_rows()))
             })
             .collect()
     }

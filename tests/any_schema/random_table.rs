@@ -109,6 +109,30 @@ impl RandomTable {
         sql.run(&format!("CREATE TABLE {name}({}); {end}", columns.join(", ")));
     }
 
+    /// A `[[columns]]` section that partitions some tables by columns of theirs.
+    pub fn section(&mut self) -> String {
+        let refused = ["float", "timestamp", "bytea", "int2vector", "oidvector"];
+        let own = ["hstore", "vector", "ints"];
+        let can = |column: &&Column| {
+            let name = ZOO[column.kind].0;
+            let refused = refused.iter().any(|start| name.starts_with(start));
+            let last = name.rsplit('.').next().unwrap_or(name);
+            !column.array && !refused && !own.iter().any(|start| last.starts_with(start))
+        };
+        let mut names: Vec<String> =
+            self.columns.iter().filter(can).map(|column| column.name.clone()).collect();
+        if self.random.chance(60) {
+            return String::new();
+        }
+        names.truncate(1 + self.random.below(2) as usize);
+        let names: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+        if names.is_empty() {
+            return String::new();
+        }
+        let name = &self.name;
+        format!("[[columns]]\ntables = \"{name}\"\npartition_by = [{}]\n", names.join(", "))
+    }
+
     /// Puts rows in, one by one.
     pub fn fill(&mut self, sql: &mut Sql, rows: u64) {
         for _ in 0..rows {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::support::audit;
 use crate::support::database::Sql;
 use crate::support::judge::{self, At, Engine};
 
@@ -20,6 +21,8 @@ struct Column {
     kind: String,
     element: Option<String>,
     precision: Option<(i32, i32)>,
+    /// The lake's table is partitioned by it.
+    partition: bool,
 }
 
 /// How the tables of `schema` differ from the lake; empty if they do not.
@@ -48,7 +51,12 @@ fn table_differences(
     table: &str,
     lake: &Path,
 ) -> Vec<String> {
-    let columns = columns(sql, oid);
+    let folder = lake.join(tidegate::lake::Lake::table_folder(schema, table));
+    let mut columns = columns(sql, oid);
+    let partitions = partitioned_by(&folder);
+    for column in &mut columns {
+        column.partition = partitions.contains(&column.name);
+    }
     let list: Vec<String> =
         columns.iter().map(|c| format!("\"{}\"", c.name.replace('"', "\"\""))).collect();
     let only = sql.one(&format!("SELECT relkind = 'r' FROM pg_class WHERE oid = {oid}"));
@@ -64,7 +72,6 @@ fn table_differences(
         .map(|row| columns.iter().zip(row).map(|(c, v)| v.map(|v| c.shown(&v))).collect())
         .collect();
     source.sort();
-    let folder = lake.join(tidegate::lake::Lake::table_folder(schema, table));
     let mut wanted: Vec<&str> = columns.iter().map(|c| c.name.as_str()).collect();
     wanted.push("_tg_overflow");
     let mut wrong = Vec::new();
@@ -103,6 +110,14 @@ fn cells(
     }
     let few = source.len() == lake.len() && found.len() * 2 <= columns.len();
     few.then(|| found.into_values().collect::<Vec<_>>().join("\n"))
+}
+
+/// The partition columns of a lake table, by the newest metadata in its log.
+fn partitioned_by(folder: &Path) -> Vec<String> {
+    let commits = audit::commits(folder).unwrap_or_default();
+    let metadata = commits.iter().rev().flatten().find_map(|action| action.get("metaData"));
+    let names = metadata.and_then(|metadata| metadata["partitionColumns"].as_array());
+    names.into_iter().flatten().filter_map(|name| name.as_str().map(str::to_owned)).collect()
 }
 
 fn columns(sql: &mut Sql, oid: &str) -> Vec<Column> {
@@ -146,6 +161,7 @@ fn columns(sql: &mut Sql, oid: &str) -> Vec<Column> {
                     // The scale has eleven bits, with a sign since PostgreSQL 15.
                     (both >> 16 & 0xffff, ((both & 0x7ff) ^ 1024) - 1024)
                 }),
+                partition: false,
             }
         })
         .collect()
@@ -170,7 +186,13 @@ impl Column {
             }
             _ => scalar(&self.kind, self.precision, text),
         };
+        let held = held.filter(|_| !self.partition || self.can_partition(text));
         held.unwrap_or_else(|| format!("!{text}"))
+    }
+
+    /// Whether Delta's log can have the value.
+    fn can_partition(&self, text: &str) -> bool {
+        !text.is_empty() && (self.kind != "date" || text.find('-') == Some(4))
     }
 
     fn inside(&self, element: &str, text: &str) -> Option<String> {

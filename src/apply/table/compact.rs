@@ -4,6 +4,7 @@
 //! The index holds a place meanwhile: the rows that move are older than all that batches commit
 //! until the end, so a key that is updated meanwhile is found where the update put it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use object_store::ObjectStoreExt;
@@ -17,7 +18,9 @@ use crate::error::{Error, Result};
 use crate::failpoint;
 use crate::lake::compaction::{Bounds, Candidate, Pace, Rewrite, Rewritten, pick};
 use crate::lake::locations::{Location, PendingRun, RunBuilder};
-use crate::lake::{Change, CommitOutcome, FileNo, Tag, VersionKind, file_no_of};
+use crate::lake::{
+    Change, CommitOutcome, FileNo, LiveFile, PartitionValues, Tag, VersionKind, file_no_of,
+};
 
 /// A rewrite with all that its thread needs.
 pub struct Compaction {
@@ -73,19 +76,23 @@ impl Compaction {
 impl TableApplier {
     /// The files that should become one, if it is time.
     pub fn compaction_due(&self, bounds: &Bounds) -> Option<Vec<FileNo>> {
-        let files: Vec<Candidate> = self
-            .table
-            .files()
-            .values()
-            .map(|file| Candidate {
-                number: file.number,
-                bytes: file.size,
-                rows: file.rows,
-                masked: file.mask.len(),
-                foreign: file_no_of(&file.path).is_none(),
-            })
-            .collect();
-        pick(&files, bounds)
+        let candidate = |file: &LiveFile| Candidate {
+            number: file.number,
+            bytes: file.size,
+            rows: file.rows,
+            masked: file.mask.len(),
+            foreign: file_no_of(&file.path).is_none(),
+        };
+        let files = self.table.files().values();
+        if self.table.partitioned_by().is_empty() {
+            return pick(&files.map(candidate).collect::<Vec<_>>(), bounds);
+        }
+        // A file has rows of one partition only.
+        let mut partitions: BTreeMap<&PartitionValues, Vec<Candidate>> = BTreeMap::new();
+        for file in files {
+            partitions.entry(&file.partition).or_default().push(candidate(file));
+        }
+        partitions.values().find_map(|files| pick(files, bounds))
     }
 
     /// Begins a compaction of the files `picked`, between two batches.
@@ -106,13 +113,12 @@ impl TableApplier {
             }
         };
         self.table.take_file_no();
-        let schema = self.plan.lake_schema();
         Ok(Compaction {
             plan: self.plan.clone(),
             rewrite: Rewrite {
                 lake: self.lake.clone(),
                 folder: self.plan.folder.clone(),
-                schema,
+                schema: self.plan.lake_schema(),
                 options: self.file_options.clone(),
                 number,
                 sources,

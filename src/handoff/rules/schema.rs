@@ -16,6 +16,7 @@
 //!  renamed, another type        read again, unless the lake's type stays the same
 //!  left out no longer           read again: the source's rows keep the values, no file has them
 //!  another key                  read again: rows are found by it
+//!  a partition column gone      read again: every file says a value of it
 //! ```
 
 /// A column as the lake table has it, from its checkpoint.
@@ -31,6 +32,8 @@ pub struct Known<'a> {
     pub key: bool,
     /// The lake does not have it: it is generated, or left out.
     pub left_out: bool,
+    /// The lake's files are partitioned by it.
+    pub partition: bool,
 }
 
 /// A column as the stream names it now, with what the catalog of now says of it.
@@ -116,6 +119,9 @@ pub enum Doubt {
     /// Files of the lake have other values under the name.
     #[error("a column named {0:?} was there before")]
     NameOfBefore(String),
+    /// The lake's files are partitioned by a column that is gone.
+    #[error("the lake is partitioned by column {0:?}, which is gone")]
+    Partition(String),
     /// Rows are told apart by other columns.
     #[error("the key or replica identity changed")]
     Key,
@@ -176,15 +182,17 @@ fn judge(
             return Err(Doubt::Type(name()));
         }
     }
-    let dropped = known
-        .iter()
+    let dropped: Vec<&Known<'_>> = known
+        .into_iter()
         .filter(|known| sent.iter().all(|column| column.name != known.name))
-        .map(|known| known.name.to_owned())
         .collect();
     if old_key != new_key {
         return Err(Doubt::Key);
     }
-    Ok((dropped, added))
+    if let Some(column) = dropped.iter().find(|known| known.partition) {
+        return Err(Doubt::Partition(column.name.to_owned()));
+    }
+    Ok((dropped.iter().map(|known| known.name.to_owned()).collect(), added))
 }
 
 #[cfg(test)]
@@ -193,8 +201,8 @@ mod tests {
 
     const INT: (u32, i32) = (23, -1);
     const KNOWN: [Known<'static>; 2] = [
-        Known { attnum: 1, name: "id", pg_type: INT, key: true, left_out: false },
-        Known { attnum: 2, name: "a", pg_type: INT, key: false, left_out: false },
+        Known { attnum: 1, name: "id", pg_type: INT, key: true, left_out: false, partition: false },
+        Known { attnum: 2, name: "a", pg_type: INT, key: false, left_out: false, partition: false },
     ];
     const NOTHING_ELSE: Table<'static> = Table { same_files: true, hidden: &[] };
 
@@ -249,7 +257,14 @@ mod tests {
 
     #[test]
     fn a_column_that_is_generated_no_longer_has_values_in_old_rows() {
-        let generated = Known { attnum: 3, name: "g", pg_type: INT, key: false, left_out: true };
+        let generated = Known {
+            attnum: 3,
+            name: "g",
+            pg_type: INT,
+            key: false,
+            left_out: true,
+            partition: false,
+        };
         let known = [KNOWN[0].clone(), KNOWN[1].clone(), generated];
         let columns = [sent("id", 1), sent("a", 2)];
         assert_eq!(evolve(&known, &columns, NOTHING_ELSE), Evolution::Same);
@@ -263,6 +278,15 @@ mod tests {
         let renamed = Doubt::Renamed { from: "a".into(), to: "b".into() };
         assert_eq!(doubt(&[sent("id", 1), sent("b", 2)]), renamed);
         assert_eq!(doubt(&[sent("id", 1), sent("a", 3)]), Doubt::MadeAgain("a".into()));
+    }
+
+    #[test]
+    fn a_lake_is_not_left_partitioned_by_a_column_that_is_gone() {
+        let known = [KNOWN[0].clone(), Known { partition: true, ..KNOWN[1].clone() }];
+        assert_eq!(
+            evolve(&known, &[sent("id", 1)], NOTHING_ELSE),
+            Evolution::ReadAgain(Doubt::Partition("a".into()))
+        );
     }
 
     #[test]

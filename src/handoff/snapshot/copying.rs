@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
 use crate::apply::plan::TablePlan;
@@ -181,7 +181,7 @@ pub async fn copy_apart(
 /// The workers of a copy.
 struct Work {
     done: tokio::sync::mpsc::UnboundedReceiver<Done>,
-    task: tokio::task::JoinHandle<(Vec<Option<Locations>>, Result<()>)>,
+    task: tokio::task::JoinHandle<(CopyRun, Result<()>)>,
     queue: Arc<Queue>,
     gather: Gather,
     progress: Progress,
@@ -215,6 +215,11 @@ impl Work {
             lake: session.lake.clone(),
             runtime: tokio::runtime::Handle::current(),
             indexes: indexes(session, run, id)?,
+            next_file_nos: run
+                .tables
+                .iter()
+                .map(|table| AtomicU32::new(table.held.entry.next_file_no))
+                .collect(),
             progress: progress.clone(),
             stop: stopped.clone(),
         };
@@ -224,7 +229,7 @@ impl Work {
             let result = run_workers(&copy, &given, workers, &|result| {
                 sender.send(result).map_err(|_| Error::failed("the snapshot was given up"))
             });
-            (copy.indexes, result)
+            (copy, result)
         });
         let gather = Gather::new(id, run, boundary.base, &progress);
         Ok(Work { done, task, queue, gather, progress, stopped })
@@ -232,9 +237,11 @@ impl Work {
 
     async fn end(self, run: &mut Run, given_up: Option<Error>) -> Result<Ended> {
         let ended = self.task.await;
-        let (indexes, result) = ended.map_err(|e| Error::failed("the copy died").because(e))?;
-        for (table, index) in run.tables.iter_mut().zip(indexes) {
+        let (copy, result) = ended.map_err(|e| Error::failed("the copy died").because(e))?;
+        let of_tables = copy.indexes.into_iter().zip(copy.next_file_nos);
+        for (table, (index, next_file_no)) in run.tables.iter_mut().zip(of_tables) {
             table.held.index = index;
+            table.held.entry.next_file_no = next_file_no.into_inner();
         }
         if let Some(error) = given_up {
             return Err(error);

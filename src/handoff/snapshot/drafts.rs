@@ -78,15 +78,13 @@ pub async fn draft(
     let bases = held.file_bases();
     let mixed = held.highest().is_some_and(|highest| highest > lowest);
     let all = || held.chunks.iter().chain(&held.rereads);
-    let files = all().filter_map(|c| Some((c.file.clone()?, RoaringBitmap::new()))).collect();
-    let to_read: Vec<FileNo> = all()
-        .filter(|chunk| chunk.file.is_some() && !chunk.keys_at_hand)
-        .map(|chunk| chunk.number)
-        .collect();
-    let schema = plan.lake_schema();
+    let files = all().flat_map(|chunk| chunk.files.iter().cloned());
+    let files = files.map(|file| (file, RoaringBitmap::new())).collect();
+    let to_read: Vec<FileNo> =
+        all().filter(|chunk| !chunk.keys_at_hand).flat_map(|chunk| chunk.file_numbers()).collect();
     let checkpoint = checkpoint(&plan, state, lowest);
     let next = held.entry.next_file_no;
-    let mut draft = LakeTable::draft(&plan.folder, schema, files, checkpoint, next)?;
+    let mut draft = LakeTable::draft(&plan.folder, plan.table_columns(), files, checkpoint, next)?;
     let mut index = None;
     if with_index && plan.needs_index() {
         let empty = match held.index {

@@ -9,7 +9,7 @@ use crate::apply::plan::TablePlan;
 use crate::error::{Error, Result};
 use crate::handoff::copy::CopiedChunk;
 use crate::handoff::plan::Pages;
-use crate::lake::{Event, FileNo, NewFile, TableEntry};
+use crate::lake::{Event, FileNo, NewFile, TableEntry, file_no_of};
 use crate::position::Lsn;
 
 /// Kind of the ledger's events that record a copied chunk.
@@ -22,7 +22,7 @@ pub const REREAD_EVENT: &str = "reread";
 /// A copied chunk, or rows read again.
 #[derive(Clone, Debug)]
 pub struct ChunkRecord {
-    /// Number of its file, also where it has none for want of rows.
+    /// Number of its first file, also where it has none for want of rows.
     pub number: FileNo,
     /// Oid of the leaf.
     pub leaf: u32,
@@ -32,12 +32,19 @@ pub struct ChunkRecord {
     pub base: Lsn,
     /// Rows.
     pub rows: u64,
-    /// Bytes of the file.
+    /// Bytes of its files.
     pub bytes: u64,
-    /// The file; none for an empty chunk.
-    pub file: Option<NewFile>,
+    /// The files: none for an empty chunk, several for one of a partitioned lake table.
+    pub files: Vec<NewFile>,
     /// Its keys are at hand, sorted, and need not be read from the lake.
     pub keys_at_hand: bool,
+}
+
+impl ChunkRecord {
+    /// The numbers of its files.
+    pub fn file_numbers(&self) -> impl Iterator<Item = FileNo> {
+        self.files.iter().filter_map(|file| file_no_of(&file.path))
+    }
 }
 
 /// Rows of a table in a snapshot, as the source counted them.
@@ -83,6 +90,20 @@ struct Detail {
     digest: String,
     #[serde(default)]
     file: Option<NewFile>,
+    /// Those after the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    more: Vec<NewFile>,
+}
+
+impl Detail {
+    fn with(files: &[NewFile], detail: Detail) -> Detail {
+        let mut files = files.iter().cloned();
+        Detail { file: files.next(), more: files.collect(), ..detail }
+    }
+
+    fn files(self) -> impl Iterator<Item = NewFile> {
+        self.file.into_iter().chain(self.more)
+    }
 }
 
 fn event(run: &str, kind: &str, plan: &TablePlan, base: Lsn, detail: &Detail) -> Result<Event> {
@@ -101,6 +122,7 @@ fn detail(entry: &TableEntry) -> Detail {
         pages: (0, None),
         digest: String::new(),
         file: None,
+        more: Vec::new(),
     }
 }
 
@@ -115,15 +137,15 @@ pub fn chunk_event(
     base: Lsn,
     copied: &CopiedChunk,
 ) -> Result<(Event, ChunkRecord)> {
-    let CopiedChunk { chunk, rows, digest, file, .. } = copied;
+    let CopiedChunk { chunk, rows, digest, files, .. } = copied;
     let record = ChunkRecord {
         number: chunk.number,
         leaf: chunk.leaf_oid,
         pages: (chunk.from_page, chunk.to_page),
         base,
         rows: *rows,
-        bytes: file.as_ref().map_or(0, |file| file.size),
-        file: file.clone(),
+        bytes: files.iter().map(|file| file.size).sum(),
+        files: files.clone(),
         keys_at_hand: true,
     };
     let detail = Detail {
@@ -132,13 +154,12 @@ pub fn chunk_event(
         leaf: chunk.leaf.clone(),
         pages: record.pages,
         digest: digest.hex(),
-        file: file.clone(),
-        ..detail(entry)
+        ..Detail::with(files, detail(entry))
     };
     let event = Event {
         chunk: Some(i64::from(chunk.number)),
         rows: Some(*rows as i64),
-        bytes: file.as_ref().map(|file| file.size as i64),
+        bytes: Some(record.bytes as i64),
         ..event(run, CHUNK_EVENT, plan, base, &detail)?
     };
     Ok((event, record))
@@ -154,7 +175,7 @@ pub fn reread_event(
     entry: &TableEntry,
     record: &ChunkRecord,
 ) -> Result<Event> {
-    let detail = Detail { file: record.file.clone(), ..detail(entry) };
+    let detail = Detail::with(&record.files, detail(entry));
     Ok(Event {
         chunk: Some(i64::from(record.number)),
         rows: Some(record.rows as i64),
@@ -193,7 +214,7 @@ pub fn of_table(events: &[Event], entry: &TableEntry) -> Result<TableRecords> {
             Error::failed(format!("{name}: a record in the ledger is unreadable")).because(e)
         })?;
         if detail.attempt != entry.attempt || (detail.oid != entry.oid && detail.oid != 0) {
-            records.dropped.extend(detail.file.map(|file| file.path));
+            records.dropped.extend(detail.files().map(|file| file.path));
             continue;
         }
         let base = event.base.unwrap_or_default();
@@ -213,7 +234,7 @@ pub fn of_table(events: &[Event], entry: &TableEntry) -> Result<TableRecords> {
             base,
             rows,
             bytes: event.bytes.unwrap_or(0).max(0) as u64,
-            file: detail.file,
+            files: detail.files().collect(),
             keys_at_hand: false,
         };
         let of_kind = if event.kind == CHUNK_EVENT { &mut chunks } else { &mut rereads };

@@ -11,7 +11,8 @@ use crate::error::{Error, Result};
 use crate::failpoint;
 use crate::handoff::copy::{MAX_BATCH_BYTES, ROWS_PER_BATCH, columns, copy_rows, inside};
 use crate::handoff::session::{Session, blocking};
-use crate::lake::{DataFileWriter, Lake};
+use crate::lake::locations::Location;
+use crate::lake::{FileNo, Lake, RowsWriter};
 use crate::position::Lsn;
 use crate::source::catalog::{TableInfo, TableKind, quote_ident, quote_literal};
 use crate::source::types::{ColumnPlan, RowsBuilder};
@@ -78,15 +79,24 @@ struct Read<'a> {
 impl Read<'_> {
     fn table(&self, wire: &mut Wire, table: &mut Drafted) -> Result<Option<ChunkRecord>> {
         let plan = table.applier.plan().clone();
-        let number = table.applier.table_mut().take_file_no();
         let mut sink = Sink {
-            read: self,
-            plan: &plan,
-            number,
+            base: self.base,
+            overflow: format!("{}overflow", plan.prefix),
             rows: plan.rows_builder(0),
             bytes: 0,
-            writer: None,
+            writer: RowsWriter::new(
+                self.lake,
+                self.runtime,
+                &plan.folder,
+                &plan.table_columns(),
+                file_options(&plan),
+            ),
             entries: Vec::new(),
+        };
+        let mut next = table.applier.table().next_file_no();
+        let mut numbers = || {
+            next = next.checked_add(1).ok_or_else(|| Error::failed("no data file numbers left"))?;
+            Ok(next - 1)
         };
         let at_once = if has_own_types(&plan) { KEYS_A_STATEMENT } else { KEYS_A_SCAN };
         for keys in self.keys.chunks(at_once) {
@@ -97,63 +107,59 @@ impl Read<'_> {
                 sink.rows.append_copy_row(row)?;
                 sink.bytes += row.len();
                 if sink.rows.rows() == ROWS_PER_BATCH || sink.bytes >= MAX_BATCH_BYTES {
-                    sink.flush(encoder)?;
+                    sink.flush(encoder, &mut numbers)?;
                 }
                 Ok(())
             })?;
-            sink.flush(encoder)?;
+            sink.flush(encoder, &mut numbers)?;
         }
-        let Sink { writer: Some(writer), entries, .. } = sink else { return Ok(None) };
-        let file = writer.finish()?;
+        let Sink { writer, entries, .. } = sink;
+        let files = writer.finish()?;
+        let Some((number, _)) = files.first() else { return Ok(None) };
         let record = ChunkRecord {
-            number,
+            number: *number,
             leaf: 0,
             pages: (0, None),
             base: self.base,
-            rows: file.rows,
-            bytes: file.size,
-            file: Some(file.clone()),
+            rows: files.iter().map(|(_, file)| file.rows).sum(),
+            bytes: files.iter().map(|(_, file)| file.size).sum(),
+            files: files.iter().map(|(_, file)| file.clone()).collect(),
             keys_at_hand: false,
         };
-        table.applier.take_in(file, number, self.base, entries)?;
+        table.applier.take_in(files, self.base, entries)?;
         settle(&mut table.applier, self.runtime)?;
         Ok(Some(record))
     }
 }
 
-struct Sink<'a> {
-    read: &'a Read<'a>,
-    plan: &'a TablePlan,
-    number: u32,
+struct Sink {
+    base: Lsn,
+    /// The name of the overflow column.
+    overflow: String,
     rows: RowsBuilder,
     bytes: usize,
-    writer: Option<DataFileWriter>,
-    entries: Vec<(Vec<u8>, u32)>,
+    writer: RowsWriter,
+    entries: Vec<(Vec<u8>, Location)>,
 }
 
-impl Sink<'_> {
-    fn flush(&mut self, encoder: &crate::apply::keys::KeyEncoder) -> Result<()> {
+impl Sink {
+    fn flush(
+        &mut self,
+        encoder: &crate::apply::keys::KeyEncoder,
+        numbers: &mut dyn FnMut() -> Result<FileNo>,
+    ) -> Result<()> {
         if self.rows.rows() == 0 {
             return Ok(());
         }
-        let batch = self.rows.finish_snapshot(self.read.base)?;
+        let batch = self.rows.finish_snapshot(self.base)?;
         self.bytes = 0;
-        let keys = encoder.encode_batch(&batch, &format!("{}overflow", self.plan.prefix))?;
+        let places = self.writer.write(&batch, numbers)?;
+        let keys = encoder.encode_batch(&batch, &self.overflow)?;
         for index in 0..keys.len() {
-            self.entries.push((keys.get(index).to_vec(), self.entries.len() as u32));
+            let place = places.get(index).ok_or_else(|| Error::failed("a row without place"))?;
+            self.entries.push((keys.get(index).to_vec(), place));
         }
-        let writer = match &mut self.writer {
-            Some(writer) => writer,
-            None => self.writer.insert(DataFileWriter::create(
-                self.read.lake,
-                self.read.runtime,
-                &self.plan.folder,
-                self.number,
-                batch.schema(),
-                &file_options(self.plan),
-            )?),
-        };
-        writer.write(&batch)
+        Ok(())
     }
 }
 

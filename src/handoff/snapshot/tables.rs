@@ -89,8 +89,8 @@ impl Held {
 
     /// The base of each file.
     pub fn file_bases(&self) -> BTreeMap<FileNo, Lsn> {
-        let files = self.chunks.iter().chain(&self.rereads).filter(|chunk| chunk.file.is_some());
-        files.map(|chunk| (chunk.number, chunk.base)).collect()
+        let chunks = self.chunks.iter().chain(&self.rereads);
+        chunks.flat_map(|chunk| chunk.file_numbers().map(|no| (no, chunk.base))).collect()
     }
 
     fn copied(&self, leaf: u32) -> Vec<Pages> {
@@ -103,7 +103,7 @@ impl Held {
 
     /// Paths of the files that count.
     pub fn files(&self) -> BTreeSet<&str> {
-        let files = self.chunks.iter().chain(&self.rereads).filter_map(|c| c.file.as_ref());
+        let files = self.chunks.iter().chain(&self.rereads).flat_map(|chunk| &chunk.files);
         files.map(|file| file.path.as_str()).collect()
     }
 

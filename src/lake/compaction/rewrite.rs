@@ -25,7 +25,7 @@ pub struct Rewrite {
     pub options: FileOptions,
     /// Its number, taken before anything that is committed while it is written.
     pub number: FileNo,
-    /// The files as they are now, in the order of their numbers.
+    /// The files as they are now, in the order of their numbers, all of one partition.
     pub sources: Vec<LiveFile>,
 }
 
@@ -157,10 +157,13 @@ impl Rewrite {
                 Err(error)
             }
             Ok((digest, sources)) => {
-                let file = writer.map(DataFileWriter::finish).transpose()?;
-                if let Some(file) = &file {
+                let mut file = writer.map(DataFileWriter::finish).transpose()?;
+                if let Some(file) = &mut file {
+                    if let Some(source) = self.sources.first() {
+                        file.partition = source.partition.clone();
+                    }
                     let schema = &self.schema;
-                    let back = digest_file(&self.lake, runtime, &self.folder, &file.path, schema)?;
+                    let back = digest_file(&self.lake, runtime, &self.folder, &*file, schema)?;
                     if back != digest {
                         return Err(Error::failed(format!(
                             "{}: the compacted file {} reads back otherwise than it was written",
@@ -192,11 +195,11 @@ impl Rewrite {
                 mask: source.mask.clone(),
                 first: next,
             });
-            let (folder, path) = (&self.folder, &source.path);
+            let folder = &self.folder;
             let mask = Some(&source.mask);
             let mut read = 0u64;
             let mut began = Instant::now();
-            for piece in scan_file(&self.lake, runtime, folder, path, &self.schema, mask)? {
+            for piece in scan_file(&self.lake, runtime, folder, source, &self.schema, mask)? {
                 let piece = piece?;
                 read += piece.batch.num_rows() as u64;
                 let rows = piece.live_rows()?;
@@ -226,8 +229,8 @@ impl Rewrite {
             }
             if read != source.rows {
                 return Err(Error::failed(format!(
-                    "{folder}/{path} has {read} rows where the log says {}",
-                    source.rows
+                    "{folder}/{} has {read} rows where the log says {}",
+                    source.path, source.rows
                 ))
                 .next("the file was damaged or replaced; restore it or re-seed the table"));
             }

@@ -92,6 +92,7 @@ impl Plan {
                 size: new.size,
                 rows: new.rows,
                 stats: new.stats.clone(),
+                partition: new.partition.clone(),
                 vector: if mask.is_empty() { None } else { Some(packer.add(mask)?) },
                 mask: mask.clone(),
                 modified: now,

@@ -111,7 +111,7 @@ impl Treatments {
                 for (name, options) in &rule.columns {
                     let column = table.columns.iter_mut().find(|column| column.name == *name);
                     if let Some(column) = column {
-                        column.options = options.clone();
+                        column.options = options.over(&column.options);
                     } else if rule.names(table) {
                         findings.push(unknown(table, name));
                     } else {

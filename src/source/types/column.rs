@@ -17,6 +17,7 @@ use arrow::datatypes::{
 use super::array::{Sent, Text, Texts};
 use super::cursor::{Decode, Malformed, exactly};
 use super::kind::{Kind, list_item, utc};
+use super::plan::ColumnPlan;
 use super::values::{Ends, Values, broken, map_array, primitive, shown, take};
 use super::{bytes, datetime, extension, numeric, scalar, wire_text};
 use crate::error::{Error, Result};
@@ -28,7 +29,12 @@ pub struct ColumnBuilder {
     nulls: NullBufferBuilder,
     /// Undone escapes of the element at hand.
     scratch: Vec<u8>,
+    /// Values stand in Delta's log: see [`ColumnBuilder::of`].
+    partition: bool,
 }
+
+/// 9999-12-31 in days since 1970: what is later has a sign in front, which not every reader knows.
+const LAST_PLAIN_DAY: i32 = 2_932_896;
 
 /// What became of a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,7 +53,14 @@ impl ColumnBuilder {
             values: Values::new(kind, capacity),
             nulls: NullBufferBuilder::new(capacity),
             scratch: Vec::new(),
+            partition: false,
         }
+    }
+
+    /// A builder for a column of a table. Where files are partitioned by it, its values stand as texts in
+    /// Delta's log, which takes an empty one for NULL: those overflow, and so do dates of five digits.
+    pub fn of(plan: &ColumnPlan, capacity: usize) -> Self {
+        ColumnBuilder { partition: plan.partition, ..Self::new(&plan.kind, capacity) }
     }
 
     /// The number of values, NULLs included.
@@ -87,6 +100,11 @@ impl ColumnBuilder {
     /// The text is not one PostgreSQL prints for the kind.
     pub fn append_text(&mut self, text: &[u8]) -> Result<Option<String>> {
         match self.push_text(text).map_err(|error| refused(error, text))? {
+            Fit::Held if self.partition && self.last_is_no_partition() => {
+                self.truncate(self.len() - 1);
+                self.append_null();
+                overflow_text(text.to_vec()).map(Some)
+            }
             Fit::Held => Ok(None),
             Fit::Overflow => {
                 self.append_null();
@@ -100,7 +118,12 @@ impl ColumnBuilder {
     /// # Errors
     /// The bytes are not a value of the kind, or the kind is read as text only.
     pub fn append_binary(&mut self, value: &[u8]) -> Result<Option<String>> {
-        match self.push_binary(value).map_err(|error| refused(error, value))? {
+        let mut fit = self.push_binary(value).map_err(|error| refused(error, value))?;
+        if fit == Fit::Held && self.partition && self.last_is_no_partition() {
+            self.truncate(self.len() - 1);
+            fit = Fit::Overflow;
+        }
+        match fit {
             Fit::Held => Ok(None),
             Fit::Overflow => {
                 let mut text = Vec::new();
@@ -109,6 +132,15 @@ impl ColumnBuilder {
                 self.append_null();
                 overflow_text(text).map(Some)
             }
+        }
+    }
+
+    /// Whether the last value, which is not NULL, can't stand in Delta's log.
+    fn last_is_no_partition(&self) -> bool {
+        match &self.values {
+            Values::Bytes(values) => values.last_is_empty(),
+            Values::I32(days) if self.kind == Kind::Date => days.last() > Some(&LAST_PLAIN_DAY),
+            _ => false,
         }
     }
 

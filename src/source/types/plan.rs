@@ -24,14 +24,36 @@ pub struct ColumnOptions {
     pub hash: Option<HashKey>,
     /// The lake does not have the column.
     pub left_out: bool,
+    /// The lake's files are partitioned by it.
+    pub partition: bool,
 }
 
 /// The [name](ColumnOptions::name) of a column that the lake does not have.
 pub const LEFT_OUT: &str = "left out";
 
+/// What follows the name of how a column is held that the files are partitioned by.
+const PARTITION: &str = "partition";
+
 impl ColumnOptions {
+    /// These after what was said `before`: the later counts, and that it partitions is said besides.
+    pub fn over(&self, before: &ColumnOptions) -> ColumnOptions {
+        let partition = self.partition || before.partition;
+        let alone = ColumnOptions { partition: true, ..ColumnOptions::default() };
+        let counts = if *self == alone { before } else { self };
+        ColumnOptions { partition: partition && !counts.left_out, ..counts.clone() }
+    }
+
     /// In a word, as a lake table remembers it; empty for a column that is held as it is.
     pub fn name(&self) -> String {
+        let held = self.held();
+        match (self.partition, held.is_empty()) {
+            (false, _) => held,
+            (true, true) => PARTITION.to_owned(),
+            (true, false) => format!("{held} {PARTITION}"),
+        }
+    }
+
+    fn held(&self) -> String {
         match self {
             ColumnOptions { left_out: true, .. } => LEFT_OUT.to_owned(),
             ColumnOptions { hash: Some(key), .. } => format!("hash {}", key.id()),
@@ -49,11 +71,12 @@ impl ColumnOptions {
     /// A newer program wrote it.
     pub fn parse(name: &str, key: Option<&HashKey>) -> Result<ColumnOptions> {
         let none = ColumnOptions::default();
-        let words: Vec<&str> = name.split(' ').collect();
+        let mut words: Vec<&str> = name.split(' ').collect();
+        let partition = words.pop_if(|word| *word == PARTITION).is_some();
         let numbers =
             |precision: &str, scale: &str| Some((precision.parse().ok()?, scale.parse().ok()?));
         let parsed = match words.as_slice() {
-            [""] => Some(none),
+            [] | [""] => Some(none),
             _ if name == LEFT_OUT => Some(ColumnOptions { left_out: true, ..none }),
             ["hash", id] => {
                 let key = key.filter(|key| key.id() == *id);
@@ -65,6 +88,7 @@ impl ColumnOptions {
                 .map(|decimal| ColumnOptions { decimal: Some(decimal), ..none }),
             _ => None,
         };
+        let parsed = parsed.map(|options| ColumnOptions { partition, ..options });
         parsed.ok_or_else(|| {
             Error::failed(format!("a column of the lake is held as {name:?}, which is unknown"))
                 .next("a newer tidegate wrote it; use that")
@@ -97,9 +121,17 @@ pub struct ColumnPlan {
     pub type_name: String,
     pub not_null: bool,
     pub select: Select,
+    /// The lake's files are partitioned by it.
+    pub partition: bool,
 }
 
 impl ColumnPlan {
+    /// Whether PostgreSQL has values of the column that the lake's can't hold. The values of a partition
+    /// column stand in Delta's log, which has no empty text.
+    pub fn can_overflow(&self) -> bool {
+        self.kind.can_overflow() || (self.partition && self.kind.is_text())
+    }
+
     /// The expression for `COPY (SELECT …)`, quoted. Works with an empty search_path.
     pub fn select_expr(&self) -> String {
         let column = quoted(&self.name);
@@ -144,6 +176,11 @@ pub fn plan(
 ) -> Result<ColumnPlan> {
     let kind = kind_with(types, column.type_oid, column.typmod, options)
         .map_err(|error| error.at(format!("column {}", quoted(&column.name))))?;
+    if options.partition && !kind.can_partition() {
+        return Err(Error::config(format!("a lake can't be partitioned by a {}", column.type_name))
+            .at(format!("column {}", quoted(&column.name)))
+            .next("take it out of `partition_by`, or choose a column of booleans, whole numbers, decimals, dates or texts"));
+    }
     let select = if kind.has_binary() {
         Select::Plain
     } else {
@@ -158,6 +195,7 @@ pub fn plan(
         type_name: column.type_name.clone(),
         not_null: column.not_null,
         select,
+        partition: options.partition,
     })
 }
 

@@ -72,7 +72,7 @@ impl RowsBuilder {
     /// A builder with room for `capacity` rows; `prefix` begins the names of the added columns.
     pub fn new(plans: Arc<[ColumnPlan]>, prefix: &str, capacity: usize) -> Self {
         let schema = Arc::new(schema(&plans, prefix));
-        let columns = plans.iter().map(|plan| ColumnBuilder::new(&plan.kind, capacity)).collect();
+        let columns = plans.iter().map(|plan| ColumnBuilder::of(plan, capacity)).collect();
         RowsBuilder {
             plans,
             schema,

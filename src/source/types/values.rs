@@ -100,6 +100,11 @@ impl Bytes {
         self.data.truncate(self.ends.last());
     }
 
+    /// Whether there is a last value, and it is empty.
+    pub fn last_is_empty(&self) -> bool {
+        matches!(self.ends.0.as_slice(), [.., start, end] if start == end)
+    }
+
     pub fn strings(&mut self, nulls: Option<NullBuffer>) -> Result<StringArray> {
         let next = Vec::with_capacity(self.data.len());
         let offsets = self.ends.finish();

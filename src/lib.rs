@@ -27,6 +27,7 @@ pub mod apply;
 pub mod cli;
 pub mod config;
 pub mod demo;
+pub mod diff;
 pub mod error;
 pub mod failpoint;
 pub mod handoff;

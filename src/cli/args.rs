@@ -9,7 +9,9 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 use super::cuts::{Bound, Filter};
+use super::diff::Request;
 use crate::config::{Flags, OnLostHistory, units};
+use crate::diff::output::Format;
 use crate::lake::VersionKind;
 use crate::observe::log::LogFormat;
 use crate::position::Lsn;
@@ -91,6 +93,16 @@ Examples:
 
 Prints SQL that makes one view per table, or Python code that opens each, all at the same fence: a
 consistent cut.";
+
+const DIFF_HELP: &str = "\
+Examples:
+  tidegate diff public.orders --from 12 --to 40
+  tidegate diff public.orders --from 2025-03-07T18:00:00Z --format csv > since-friday.csv
+  tidegate diff public.orders --from end-of-quarter --to 16/B374D848 --format parquet --output rows.parquet
+  tidegate diff public.orders --from 12 --summary
+
+Each row says in _change_type what became of it: insert, delete, or update_preimage followed by
+update_postimage. Only files and vectors that differ are read; memory is bounded. Needs no source.";
 
 const MAINTAIN_HELP: &str = "\
 Examples:
@@ -189,6 +201,9 @@ pub enum Command {
     /// Print SQL or code that opens the tables in another program, all at one fence
     #[command(after_help = VIEWS_HELP)]
     Views(ViewsArgs),
+    /// Say what became of a table's rows between two of its versions
+    #[command(after_help = DIFF_HELP)]
+    Diff(DiffArgs),
     /// Merge files and remove old versions, by hand
     #[command(after_help = MAINTAIN_HELP)]
     Maintain(MaintainArgs),
@@ -497,6 +512,44 @@ impl ViewsArgs {
     /// What goes into the configuration.
     pub fn flags(&self) -> Flags {
         self.pipeline.flags()
+    }
+}
+
+/// `tidegate diff`
+#[derive(Debug, Args)]
+pub struct DiffArgs {
+    /// The table, as schema.table
+    #[arg(value_name = "TABLE")]
+    table: String,
+    /// The one version: its number, the name of a pin, a position (16/B374D848), or a time (RFC 3339)
+    #[arg(long, value_name = "VERSION|PIN|LSN|TIME")]
+    from: String,
+    /// The other. The newest if it is left out
+    #[arg(long, value_name = "VERSION|PIN|LSN|TIME")]
+    to: Option<String>,
+    #[command(flatten)]
+    pipeline: PipelineArgs,
+    /// How the rows are written
+    #[arg(long, value_name = "FORMAT", default_value = "json", help_heading = "Output")]
+    format: Format,
+    /// Write them to this file, which appears when it is whole; to standard output if it is left out
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Output")]
+    output: Option<PathBuf>,
+    /// Only say how many rows changed (schemas/diff.schema.json)
+    #[arg(long, conflicts_with_all = ["format", "output"], help_heading = "Output")]
+    summary: bool,
+}
+
+impl DiffArgs {
+    /// What goes into the configuration.
+    pub fn flags(&self) -> Flags {
+        self.pipeline.flags()
+    }
+
+    /// What is asked for.
+    pub fn request(self) -> Request {
+        let DiffArgs { table, from, to, format, output, summary, .. } = self;
+        Request { table, from, to, summary, format, output }
     }
 }
 

@@ -19,6 +19,7 @@ pub mod args;
 pub mod commands;
 pub mod confirm;
 pub mod cuts;
+pub mod diff;
 pub mod maintain;
 pub mod output;
 pub mod schemas;
@@ -98,6 +99,7 @@ async fn dispatch(command: Command) -> Result<()> {
             let config = load(&args.flags(), &[Lake])?;
             commands::views(config, args.engine, args.at.as_deref()).await
         }
+        Command::Diff(args) => diff::diff(load(&args.flags(), &[Lake])?, args.request()).await,
         Command::Maintain(args) => {
             let config = load(&args.flags(), &[Lake])?;
             let stop = StopSignal::install()?;

@@ -145,6 +145,24 @@ pub struct CutOutput {
     pub tables: BTreeMap<String, u64>,
 }
 
+/// `tidegate diff --summary`: how many rows changed between two versions.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(title = "tidegate diff --summary")]
+pub struct DiffOutput {
+    /// The table, as schema.table.
+    pub table: String,
+    /// The version that was compared from.
+    pub from: u64,
+    /// The version that was compared to.
+    pub to: u64,
+    /// Rows that only `to` has.
+    pub inserted: u64,
+    /// Rows whose values differ.
+    pub updated: u64,
+    /// Rows that only `from` has.
+    pub deleted: u64,
+}
+
 /// `tidegate maintain --json`: what was done, or would be.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(title = "tidegate maintain --json")]

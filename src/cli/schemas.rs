@@ -7,7 +7,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
 
 use super::output::{
-    CutOutput, MaintainOutput, PinOutput, StatusOutput, VerifyOutput, VersionOutput,
+    CutOutput, DiffOutput, MaintainOutput, PinOutput, StatusOutput, VerifyOutput, VersionOutput,
 };
 use crate::config::File;
 use crate::error::{Error, Result};
@@ -21,6 +21,7 @@ pub fn schemas() -> Vec<(&'static str, Schema)> {
         ("status.schema.json", written::<StatusOutput>()),
         ("versions.schema.json", written::<Vec<VersionOutput>>()),
         ("cut.schema.json", written::<CutOutput>()),
+        ("diff.schema.json", written::<DiffOutput>()),
         ("verify.schema.json", written::<VerifyOutput>()),
         ("maintain.schema.json", written::<MaintainOutput>()),
         ("pin.schema.json", written::<PinOutput>()),

@@ -410,7 +410,7 @@ impl<'a> ChunkSink<'a> {
         }
         if read != self.digest {
             return Err(Error::failed(format!(
-                "what was written reads back otherwise than it was copied ({} rows against {})",
+                "what is read back differs from what was copied ({} rows against {})",
                 read.rows, self.digest.rows
             ))
             .next("check the disk or object store; nothing was published"));

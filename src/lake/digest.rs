@@ -37,12 +37,9 @@ impl RowDigest {
     /// # Errors
     /// A column is of a type Tidegate does not write.
     pub fn update(&mut self, batch: &RecordBatch) -> Result<()> {
-        let mut states = vec![START; batch.num_rows()];
-        for (place, column) in batch.columns().iter().enumerate() {
-            mix_column(column, seed_of(place as u64), &mut states).map_err(|e| {
-                e.at(format!("column {:?}", batch.schema_ref().field(place).name()))
-            })?;
-        }
+        let states = states(batch.columns(), batch.num_rows()).map_err(|(place, e)| {
+            e.at(format!("column {:?}", batch.schema_ref().field(place).name()))
+        })?;
         self.rows += batch.num_rows() as u64;
         for state in states {
             self.lo = self.lo.wrapping_add(avalanche(state.0));
@@ -62,6 +59,32 @@ impl RowDigest {
     pub fn hex(&self) -> String {
         format!("{:016x}{:016x}", self.hi, self.lo)
     }
+}
+
+/// A digest of each row of these columns. They count by their place: equal digests are equal values.
+///
+/// # Errors
+/// A column is of a type Tidegate does not write.
+pub fn row_digests(columns: &[ArrayRef]) -> Result<Vec<[u8; 16]>> {
+    let rows = columns.first().map_or(0, |column| column.len());
+    let states = states(columns, rows).map_err(|(_, error)| error)?;
+    let digest = |(lo, hi): State| {
+        let mut bytes = [0; 16];
+        let (first, second) = bytes.split_at_mut(8);
+        first.copy_from_slice(&avalanche(lo).to_be_bytes());
+        second.copy_from_slice(&avalanche(hi).to_be_bytes());
+        bytes
+    };
+    Ok(states.into_iter().map(digest).collect())
+}
+
+/// The states of the rows of columns; an error comes with the column's place.
+fn states(columns: &[ArrayRef], rows: usize) -> Result<Vec<State>, (usize, Error)> {
+    let mut states = vec![START; rows];
+    for (place, column) in columns.iter().enumerate() {
+        mix_column(column, seed_of(place as u64), &mut states).map_err(|e| (place, e))?;
+    }
+    Ok(states)
 }
 
 type State = (u64, u64);

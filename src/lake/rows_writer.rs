@@ -78,6 +78,8 @@ struct Waiting {
     partitioned_by: Vec<String>,
     rows: BTreeMap<PartitionValues, Rows>,
     bytes: usize,
+    /// [`ENOUGH`] and [`MOST_WAITING`], but in tests.
+    limits: (usize, usize),
 }
 
 struct Rows {
@@ -104,6 +106,7 @@ impl RowsWriter {
                 partitioned_by: partitioned_by.clone(),
                 rows: BTreeMap::new(),
                 bytes: 0,
+                limits: (ENOUGH, MOST_WAITING),
             })
         };
         RowsWriter {
@@ -258,7 +261,8 @@ impl Waiting {
     /// The rows that should become a file now.
     fn next_due(&mut self) -> Option<(PartitionValues, Rows)> {
         let (values, largest) = self.rows.iter().max_by_key(|(_, rows)| rows.bytes)?;
-        if largest.bytes < ENOUGH && self.bytes <= MOST_WAITING {
+        let (enough, most) = self.limits;
+        if largest.bytes < enough && self.bytes <= most {
             return None;
         }
         let values = values.clone();
@@ -297,10 +301,17 @@ mod tests {
     }
 
     /// Writes the batches, and reads back what stands at each place.
-    fn written(lake: &Lake, runtime: &Handle, batches: &[RecordBatch]) -> Vec<(FileNo, NewFile)> {
+    fn written(
+        lake: &Lake,
+        runtime: &Handle,
+        batches: &[RecordBatch],
+        limits: (usize, usize),
+    ) -> Vec<(FileNo, NewFile)> {
         let schema = batches[0].schema();
         let columns = TableColumns { schema: schema.clone(), partitioned_by: vec!["p".into()] };
         let mut writer = RowsWriter::new(lake, runtime, "t", &columns, FileOptions::default());
+        let ToGo::Waiting(waiting) = &mut writer.to_go else { panic!("not partitioned") };
+        waiting.limits = limits;
         let (mut next, mut digest) = (0, RowDigest::default());
         let mut at = BTreeMap::new();
         for batch in batches {
@@ -340,13 +351,20 @@ mod tests {
         let runtime = Handle::current();
         tokio::task::spawn_blocking(move || {
             let rows = |from: i64| (from..from + 50).map(|n| (n % 3, n)).collect::<Vec<_>>();
-            let files = written(&lake, &runtime, &[batch(&rows(0)), batch(&rows(100))]);
+            let files = written(
+                &lake,
+                &runtime,
+                &[batch(&rows(0)), batch(&rows(100))],
+                (ENOUGH, MOST_WAITING),
+            );
             let values: Vec<_> = files.iter().map(|(_, f)| f.partition["p"].clone()).collect();
             assert_eq!(values, [Some("0".into()), Some("1".into()), Some("2".into())]);
-            // More rows than may wait: some partitions have several files.
-            let many = |n: i64| batch(&(0..400_000).map(|row| (row % n, row)).collect::<Vec<_>>());
-            let files = written(&lake, &runtime, &vec![many(40); 30]);
+            // More rows than may wait, of all partitions or of one: some have several files.
+            let many = |n: i64| batch(&(0..5_000).map(|row| (row % n, row)).collect::<Vec<_>>());
+            let files = written(&lake, &runtime, &vec![many(40); 30], (ENOUGH, 300_000));
             assert!(files.len() > 40 && files.len() < 400, "{}", files.len());
+            let files = written(&lake, &runtime, &vec![many(2); 30], (200_000, MOST_WAITING));
+            assert!(files.len() > 4 && files.len() < 60, "{}", files.len());
         })
         .await
         .unwrap();

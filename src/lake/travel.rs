@@ -11,7 +11,7 @@ use arrow::record_batch::RecordBatch;
 use tokio::runtime::Handle;
 
 use super::log::TableLog;
-use super::read::scan_file;
+use super::read::{read_rows, scan_file};
 use super::schema;
 use super::store::Lake;
 use super::table::{LiveFile, live_files};
@@ -23,6 +23,7 @@ pub struct PastTable {
     folder: String,
     version: u64,
     schema: SchemaRef,
+    properties: BTreeMap<String, String>,
     files: Vec<LiveFile>,
 }
 
@@ -47,6 +48,7 @@ impl PastTable {
             folder: folder.to_owned(),
             version: log.version,
             schema,
+            properties: log.metadata.configuration.clone(),
             files: files.into_values().collect(),
         }))
     }
@@ -61,9 +63,52 @@ impl PastTable {
         &self.schema
     }
 
+    /// A property of the table.
+    pub fn property(&self, name: &str) -> Option<&str> {
+        self.properties.get(name).map(String::as_str)
+    }
+
+    /// Its files.
+    pub fn files(&self) -> &[LiveFile] {
+        &self.files
+    }
+
     /// Its rows.
     pub fn live_rows(&self) -> u64 {
         self.files.iter().map(LiveFile::live_rows).sum()
+    }
+
+    /// Reads these rows of one of its files: sorted, distinct numbers. Blocking.
+    ///
+    /// # Errors
+    /// The file can't be read, or does not have such rows.
+    pub fn read(
+        &self,
+        runtime: &Handle,
+        file: &LiveFile,
+        columns: &SchemaRef,
+        rows: &[u32],
+    ) -> Result<RecordBatch> {
+        runtime.block_on(read_rows(&self.lake, &self.folder, file, columns, Some(rows)))
+    }
+
+    /// Gives all rows of one of its files, masked ones too, each batch with the number of its first
+    /// row. Blocking.
+    ///
+    /// # Errors
+    /// The file can't be read, or `with` fails.
+    pub fn scan_one(
+        &self,
+        runtime: &Handle,
+        file: &LiveFile,
+        columns: &SchemaRef,
+        mut with: impl FnMut(u32, &RecordBatch) -> Result<()>,
+    ) -> Result<()> {
+        for piece in scan_file(&self.lake, runtime, &self.folder, file, columns, None)? {
+            let piece = piece?;
+            with(piece.first_row, &piece.batch)?;
+        }
+        Ok(())
     }
 
     /// Gives every row once, in batches of the columns named, in that order. Blocking.

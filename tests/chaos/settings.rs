@@ -89,9 +89,17 @@ pub fn config(random: &mut Random) -> String {
     stream.push(format!("format = \"{}\"", random.pick(&["auto", "text"])));
     let memory = random.pick(&["64MiB", "1GiB"]);
     let index = random.pick(&["16MiB", "256MiB"]);
+    let mut columns = String::new();
+    for (table, column) in [("lines", "line"), ("parted", "region"), ("growing", "part")] {
+        if random.chance(40) {
+            columns.push_str(&format!(
+                "[[columns]]\ntables = \"public.{table}\"\npartition_by = [\"{column}\"]\n"
+            ));
+        }
+    }
     format!(
         "[handoff]\n{}\n[stream]\n{}\n[limits]\nmemory_bytes = \"{memory}\"\nindex_memory_bytes = \"{index}\"\n\
-         takeover_after = \"2s\"\n",
+         takeover_after = \"2s\"\n{columns}",
         handoff.join("\n"),
         stream.join("\n")
     )

@@ -20,7 +20,8 @@ use crate::error::{Error, Kind, Result};
 use crate::failpoint;
 use crate::lake::locations::{Location, Locations};
 use crate::lake::{
-    self, CommitOutcome, FileNo, FileOptions, FileRef, Lake, LakeTable, NewFile, RowsWriter,
+    self, CommitOutcome, FileNo, FileNumbers, FileOptions, FileRef, Lake, LakeTable, NewFile,
+    RowsWriter,
 };
 use crate::source::pgoutput::{Datum, Tuple};
 use crate::source::types::ColumnBuilder;
@@ -310,12 +311,7 @@ impl TableApplier {
             &self.plan.table_columns(),
             self.file_options.clone(),
         );
-        let mut next = self.table.next_file_no();
-        let mut numbers = || {
-            let none_left = || Error::failed("the table has used up its data file numbers");
-            next = next.checked_add(1).ok_or_else(none_left)?;
-            Ok(next - 1)
-        };
+        let mut numbers = FileNumbers::from(self.table.next_file_no());
         let rows = Rows { plan: &self.plan, part, transactions, net, before };
         let fetch = FetchFromLake { applier: self };
         let mut places = Vec::new();
@@ -323,7 +319,7 @@ impl TableApplier {
         while start < net.rows.len() {
             let end = (start + ROWS_PER_BATCH).min(net.rows.len());
             let batch = rows.build(start..end, &fetch)?;
-            places.push(writer.write(&batch, &mut numbers)?);
+            places.push(writer.write(&batch, &mut || numbers.take())?);
             start = end;
         }
         let files = writer.finish()?;

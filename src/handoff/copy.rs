@@ -300,12 +300,12 @@ fn after_header(message: &[u8]) -> Result<&[u8]> {
 }
 
 /// Numbers of a chunk's files.
-struct FileNumbers<'a> {
+struct ChunkFiles<'a> {
     first: Option<FileNo>,
     next: Option<&'a AtomicU32>,
 }
 
-impl FileNumbers<'_> {
+impl ChunkFiles<'_> {
     fn next(&mut self) -> Result<FileNo> {
         if let Some(number) = self.first.take() {
             return Ok(number);
@@ -323,7 +323,7 @@ struct ChunkSink<'a> {
     plan: &'a TablePlan,
     rows: RowsBuilder,
     writer: RowsWriter,
-    numbers: FileNumbers<'a>,
+    numbers: ChunkFiles<'a>,
     keys: Option<(KeyEncoder, RunBuilder)>,
     digest: RowDigest,
     written: u64,
@@ -345,7 +345,7 @@ impl<'a> ChunkSink<'a> {
                 &plan.table_columns(),
                 file_options(plan),
             ),
-            numbers: FileNumbers {
+            numbers: ChunkFiles {
                 first: Some(chunk.number),
                 next: run.next_file_nos.get(chunk.table),
             },

@@ -35,6 +35,31 @@ use crate::failpoint;
 /// Number of a data file, unique in its table for ever: the location index keeps it for a path.
 pub type FileNo = u32;
 
+/// Numbers of new files of one table, one after the other.
+#[derive(Debug)]
+pub struct FileNumbers(FileNo);
+
+impl FileNumbers {
+    /// From `first` on.
+    pub fn from(first: FileNo) -> FileNumbers {
+        FileNumbers(first)
+    }
+
+    /// The next one.
+    ///
+    /// # Errors
+    /// There are no more.
+    pub fn take(&mut self) -> Result<FileNo> {
+        let number = self.0;
+        let used_up = || {
+            Error::failed("the table has used up its data file numbers")
+                .next("read the table again with `tidegate reseed`")
+        };
+        self.0 = number.checked_add(1).ok_or_else(used_up)?;
+        Ok(number)
+    }
+}
+
 /// The number in a data file's name; `None` for files that others wrote.
 pub fn file_no_of(path: &str) -> Option<FileNo> {
     let name = path.rsplit('/').next()?.strip_prefix("part-")?.strip_suffix(".parquet")?;

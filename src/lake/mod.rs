@@ -48,7 +48,7 @@ pub mod travel;
 
 pub use checkpoint::{Checkpoint, SourceIdentity, SourceTable, Tag, VersionKind};
 pub use digest::RowDigest;
-pub use files::{DataFileWriter, FileNo, FileOptions, NewFile, file_no_of};
+pub use files::{DataFileWriter, FileNo, FileNumbers, FileOptions, NewFile, file_no_of};
 pub use history::{VersionInfo, handoffs, versions};
 pub use lease::Lease;
 pub use ledger::{

@@ -428,11 +428,17 @@ impl Chaos {
             let mut running = self.start(&Fault::Kill);
             let pipeline = self.pipeline.as_mut().expect("a pipeline");
             let resnapshot = self.resnapshot;
-            wait_until("the first fence", PATIENCE, || {
+            loop {
                 let watch = pipeline.look();
                 let new = !resnapshot || watch.generation > generation;
-                running.has_ended() || watch.is_live() && new
-            });
+                if running.has_ended() || watch.is_live() && new {
+                    break;
+                }
+                // What it said is all there is to know of it afterwards.
+                let late = began.elapsed() > LONGEST;
+                assert!(!late, "no first fence within {LONGEST:?}: {}", running.output());
+                std::thread::sleep(Duration::from_millis(10));
+            }
             if running.has_ended() {
                 let finished = running.finish();
                 self.may_end(&finished);
@@ -441,7 +447,7 @@ impl Chaos {
                 self.resnapshot = false;
                 self.kill(running, "at the first fence");
             }
-            assert!(began.elapsed() < PATIENCE * 2, "the snapshot never ends");
+            assert!(began.elapsed() < LONGEST, "the snapshot never ends");
         }
     }
 

@@ -12,7 +12,7 @@ use crate::failpoint;
 use crate::handoff::copy::{MAX_BATCH_BYTES, ROWS_PER_BATCH, columns, copy_rows, inside};
 use crate::handoff::session::{Session, blocking};
 use crate::lake::locations::Location;
-use crate::lake::{FileNo, Lake, RowsWriter};
+use crate::lake::{FileNumbers, Lake, RowsWriter};
 use crate::position::Lsn;
 use crate::source::catalog::{TableInfo, TableKind, quote_ident, quote_literal};
 use crate::source::types::{ColumnPlan, RowsBuilder};
@@ -93,11 +93,7 @@ impl Read<'_> {
             ),
             entries: Vec::new(),
         };
-        let mut next = table.applier.table().next_file_no();
-        let mut numbers = || {
-            next = next.checked_add(1).ok_or_else(|| Error::failed("no data file numbers left"))?;
-            Ok(next - 1)
-        };
+        let mut numbers = FileNumbers::from(table.applier.table().next_file_no());
         let at_once = if has_own_types(&plan) { KEYS_A_STATEMENT } else { KEYS_A_SCAN };
         for keys in self.keys.chunks(at_once) {
             let sql = statement(&plan, &table.info, keys);
@@ -146,14 +142,14 @@ impl Sink {
     fn flush(
         &mut self,
         encoder: &crate::apply::keys::KeyEncoder,
-        numbers: &mut dyn FnMut() -> Result<FileNo>,
+        numbers: &mut FileNumbers,
     ) -> Result<()> {
         if self.rows.rows() == 0 {
             return Ok(());
         }
         let batch = self.rows.finish_snapshot(self.base)?;
         self.bytes = 0;
-        let places = self.writer.write(&batch, numbers)?;
+        let places = self.writer.write(&batch, &mut || numbers.take())?;
         let keys = encoder.encode_batch(&batch, &self.overflow)?;
         for index in 0..keys.len() {
             let place = places.get(index).ok_or_else(|| Error::failed("a row without place"))?;

@@ -255,6 +255,10 @@ fn another_programs_optimize_of_a_partitioned_table_is_followed() {
     p.assert_equal();
     p.command(&["maintain"]).succeed();
     p.assert_equal();
+    // Also to Polars, which passes over the mask of a file whose path Spark had to encode.
+    let columns = ["id", "region", "day"];
+    let rows = sql.rows("SELECT id, region, day FROM t");
+    judge::all_see(&p.table("t"), At::Newest, &columns, rows);
 }
 
 /// A chunk of several files is kept whole over a crash, and meets what changed meanwhile.

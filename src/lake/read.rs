@@ -96,7 +96,7 @@ impl Source {
         let path = format!("{folder}/{}", file.path);
         let place = match lake.local_path() {
             Some(folder) => Place::Local(folder.join(&path)),
-            None => Place::Remote(RemoteFile::new(lake.store(), Path::from(path.as_str()))),
+            None => Place::Remote(RemoteFile::new(lake.store(), key(&path))),
         };
         Source { path, columns: columns.clone(), partition: file.partition.clone(), place }
     }
@@ -202,6 +202,12 @@ impl Source {
     }
 }
 
+/// The key of a file in a store. As it is where it can be: what other programs wrote into a name, such
+/// as `%2F`, is the name.
+fn key(path: &str) -> Path {
+    Path::parse(path).unwrap_or_else(|_| Path::from(path))
+}
+
 /// Turns sorted row numbers into runs to skip and to read.
 fn select(rows: &[u32], footer: &ArrowReaderMetadata, path: &str) -> Result<RowSelection> {
     let total = footer.metadata().file_metadata().num_rows();
@@ -286,7 +292,7 @@ pub async fn read_rows<'a>(
 pub async fn count_rows(lake: &Lake, folder: &str, path: &str) -> Result<u64> {
     let source =
         Source::new(lake, folder, path.into(), &Arc::new(arrow::datatypes::Schema::empty()));
-    let mut reader = RemoteFile::new(lake.store(), Path::from(source.path.as_str()));
+    let mut reader = RemoteFile::new(lake.store(), key(&source.path));
     let footer = source.footer_remote(lake, &mut reader).await?;
     Ok(footer.metadata().file_metadata().num_rows().max(0) as u64)
 }

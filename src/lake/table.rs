@@ -4,11 +4,12 @@
 //! everything that could betray another writer is compared: the table's id, every commit since our
 //! last one, and the number of live rows, which no honest rewrite changes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use arrow::array::AsArray;
 use arrow::datatypes::SchemaRef;
 use chrono::Utc;
-use deltalake::kernel::EagerSnapshot;
+use deltalake::kernel::{EagerSnapshot, Snapshot};
 use futures::{StreamExt, TryStreamExt, stream};
 use roaring::RoaringBitmap;
 use serde_json::{Map, Value};
@@ -59,6 +60,8 @@ pub struct LiveFile {
     /// The values of the partition columns.
     pub partition: PartitionValues,
     pub(super) stats: String,
+    /// The path as the log has it, where that is another: percent-encoded, by another program.
+    logged: Option<String>,
     vector: Option<Descriptor>,
     modified: i64,
 }
@@ -74,9 +77,19 @@ impl LiveFile {
             mask,
             partition: file.partition,
             stats: file.stats,
+            logged: None,
             vector: None,
             modified: 0,
         }
+    }
+
+    /// Whether readers must decode its path. Polars takes no notice of the mask of such a file.
+    pub fn is_encoded(&self) -> bool {
+        self.logged.is_some()
+    }
+
+    fn logged(&self) -> String {
+        self.logged.as_ref().unwrap_or(&self.path).clone()
     }
 
     /// Rows that are not masked.
@@ -91,7 +104,7 @@ impl LiveFile {
 
     fn remove(&self, now: i64, data_change: bool) -> Action {
         Action::Remove(Box::new(Remove {
-            path: self.path.clone(),
+            path: self.logged(),
             deletion_timestamp: Some(now),
             data_change,
             extended_file_metadata: Some(true),
@@ -108,7 +121,7 @@ impl LiveFile {
             self.stats.clone()
         };
         Action::Add(Box::new(Add {
-            path: self.path.clone(),
+            path: self.logged(),
             partition_values: self.partition.clone(),
             size: self.size as i64,
             modification_time: self.modified,
@@ -634,14 +647,22 @@ pub(super) async fn live_files(
         .try_collect()
         .await
         .map_err(|e| delta_error(format!("reading the files of {folder}"), e))?;
+    let plain =
+        |path: &str| path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-=~".contains(&b));
+    // The views have decoded paths; a remove must have the very text that the add has.
+    let logged = if views.iter().all(|view| plain(&view.path())) {
+        HashMap::new()
+    } else {
+        logged_paths(log).await?
+    };
     let mut found = Vec::with_capacity(views.len());
     for view in &views {
         let path = view.path().into_owned();
-        if !path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-=~".contains(&b)) {
+        if path.contains("://") || path.starts_with('/') {
             return Err(Error::failed(format!(
-                "{folder}: the data file {path:?} of another program has a name that needs escaping"
+                "{folder}: the data file {path:?} of another program lies outside of the table"
             ))
-            .next("rewrite the table's files, or start a new generation"));
+            .next("move the folder away, and `tidegate reseed` the table"));
         }
         let vector: Option<Descriptor> =
             view.deletion_vector_descriptor().map(|d| convert(&d)).transpose()?;
@@ -658,6 +679,7 @@ pub(super) async fn live_files(
             mask: RoaringBitmap::new(),
             partition: view.partition_values_map().into_iter().collect(),
             stats,
+            logged: logged.get(&path).filter(|logged| **logged != path).cloned(),
             vector,
             path,
         });
@@ -685,6 +707,25 @@ pub(super) async fn live_files(
         .next("read the table again with `tidegate reseed`"));
     }
     Ok(files)
+}
+
+/// The paths of the live files as the log has them, by what they are decoded.
+async fn logged_paths(log: &TableLog) -> Result<HashMap<String, String>> {
+    let wrong = |e| delta_error(format!("reading the files of {}", log.folder), e);
+    let snapshot = Snapshot::try_new(log.store.as_ref(), Some(log.version)).await.map_err(wrong)?;
+    let mut batches = snapshot.files(log.store.as_ref(), None);
+    let mut found = HashMap::new();
+    while let Some(batch) = batches.try_next().await.map_err(wrong)? {
+        let paths = batch.column_by_name("path").and_then(|column| column.as_string_opt::<i32>());
+        let paths = paths.ok_or_else(|| {
+            Error::failed(format!("{}: its files have no paths", log.folder)).next("report this")
+        })?;
+        for logged in paths.iter().flatten() {
+            let path = percent_encoding::percent_decode_str(logged).decode_utf8_lossy();
+            found.insert(path.into_owned(), logged.to_owned());
+        }
+    }
+    Ok(found)
 }
 
 /// Reads each vector file once.

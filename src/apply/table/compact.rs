@@ -84,6 +84,10 @@ impl TableApplier {
             foreign: file_no_of(&file.path).is_none(),
         };
         let files = self.table.files().values();
+        let unseen = |file: &&LiveFile| file.is_encoded() && !file.mask.is_empty();
+        if let Some(file) = files.clone().find(unseen) {
+            return Some(vec![file.number]);
+        }
         if self.table.partitioned_by().is_empty() {
             return pick(&files.map(candidate).collect::<Vec<_>>(), bounds);
         }

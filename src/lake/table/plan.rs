@@ -93,6 +93,7 @@ impl Plan {
                 rows: new.rows,
                 stats: new.stats.clone(),
                 partition: new.partition.clone(),
+                logged: None,
                 vector: if mask.is_empty() { None } else { Some(packer.add(mask)?) },
                 mask: mask.clone(),
                 modified: now,

@@ -21,11 +21,12 @@ fn source(p: &Pipeline, sql: &str) -> Vec<Vec<Option<String>>> {
 }
 
 #[test]
-fn a_table_of_a_thousand_columns() {
-    let types = ["int", "text", "float8", "bool", "smallint", "date", "int", "int", "int", "int"];
+fn a_table_of_as_many_columns_as_there_can_be() {
+    let types =
+        ["int", "text", "float8", "bool", "smallint", "date", "bool", "smallint", "int", "bool"];
     let columns: Vec<String> =
-        (1..1000).map(|i| format!("c{i} {}", types[i % types.len()])).collect();
-    let values: Vec<&str> = (1..1000)
+        (1..1600).map(|i| format!("c{i} {}", types[i % types.len()])).collect();
+    let values: Vec<&str> = (1..1600)
         .map(|i| match types[i % types.len()] {
             "text" => "'t' || i",
             "float8" => "i / 8.0",
@@ -46,13 +47,40 @@ fn a_table_of_a_thousand_columns() {
     p.run().succeed();
     let mut sql = p.sql();
     sql.run(
-        "UPDATE w SET c999 = -1, c1 = NULL, c2 = NULL WHERE id <= 50; DELETE FROM w WHERE id = 60",
+        "UPDATE w SET c1598 = -1, c1 = NULL, c2 = NULL WHERE id <= 50; DELETE FROM w WHERE id = 60",
     );
     sql.run(&insert(401, 500));
     p.run_to_now();
     p.assert_equal();
-    let expected = source(&p, "SELECT id, c1, c999 FROM w");
-    judge::all_see(&p.table("w"), At::Newest, &["id", "c1", "c999"], expected);
+    let expected = source(&p, "SELECT id, c1, c1598 FROM w");
+    judge::all_see(&p.table("w"), At::Newest, &["id", "c1", "c1598"], expected);
+}
+
+/// By snapshot, by stream, and left out of the stream.
+#[test]
+fn values_of_hundreds_of_megabytes() {
+    let p = pipeline("huge", "CREATE TABLE h(id int PRIMARY KEY, t text, b bytea, n int)");
+    let mut sql = p.sql();
+    let insert = |id: u32| {
+        format!(
+            "INSERT INTO h VALUES ({id}, repeat('é', 100000000), decode(repeat('00ff', 50000000), 'hex'), 0)"
+        )
+    };
+    sql.run(&insert(1));
+    p.run().succeed();
+    sql.run(&insert(2));
+    sql.run("UPDATE h SET n = 1 WHERE id = 1");
+    p.run_to_now();
+    let query = format!(
+        "SELECT id, strlen(t), octet_length(b), n FROM delta_scan('{}') ORDER BY id",
+        p.table("h").display()
+    );
+    let found = judge::sql(Engine::DuckDb, &query).rows;
+    let row = |id: &str, n: &str| {
+        [id, "200000000", "100000000", n].map(|text| Some(text.to_owned())).to_vec()
+    };
+    assert_eq!(found, [row("1", "1"), row("2", "0")]);
+    p.assert_equal();
 }
 
 #[test]

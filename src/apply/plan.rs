@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::apply::known::KnownTable;
 use crate::error::{Error, Kind, Result};
-use crate::lake::TableColumns;
+use crate::lake::{TableColumns, can_partition};
 use crate::source::catalog::{ReplicaIdentity, TableInfo};
 use crate::source::types::{self, ColumnPlan, TypeCatalog};
 
@@ -78,7 +78,8 @@ impl TablePlan {
             if let Some(slot) = place.get_mut(index) {
                 *slot = Some(columns.len());
             }
-            columns.push(types::plan(types, column, &column.options).map_err(|e| e.at(&subject))?);
+            let plan = types::plan(types, column, &column.options).and_then(suits_partitions);
+            columns.push(plan.map_err(|e| e.at(&subject))?);
         }
         let key = match &table.key {
             None => None,
@@ -177,6 +178,16 @@ impl TablePlan {
     pub fn has_binary(&self) -> bool {
         self.columns.iter().all(|column| column.kind.has_binary())
     }
+}
+
+/// The column, if the lake can be partitioned by it or is not to be.
+fn suits_partitions(column: ColumnPlan) -> Result<ColumnPlan> {
+    if !column.partition || can_partition(&column.kind.arrow_type()) {
+        return Ok(column);
+    }
+    Err(Error::config(format!("a lake can't be partitioned by a {}", column.type_name))
+        .at(format!("column {:?}", column.name))
+        .next("take it out of `partition_by`, or choose a column of booleans, whole numbers, decimals, dates or texts"))
 }
 
 impl fmt::Display for TablePlan {

@@ -21,7 +21,7 @@ use crate::failpoint;
 use crate::lake::locations::{Location, Locations};
 use crate::lake::{
     self, CommitOutcome, FileNo, FileNumbers, FileOptions, FileRef, Lake, LakeTable, NewFile,
-    RowsWriter,
+    RowsWriter, TableColumns,
 };
 use crate::source::pgoutput::{Datum, Tuple};
 use crate::source::types::ColumnBuilder;
@@ -66,6 +66,7 @@ pub struct TableApplier {
     pub(super) stage: Stage,
     /// Set while rows of several bases are brought to one position, before publication.
     pub(super) join: Option<Join>,
+    columns: TableColumns,
     file_options: FileOptions,
     timeline: Option<u32>,
 }
@@ -81,6 +82,7 @@ impl TableApplier {
     ) -> Result<Self> {
         let keys = KeyEncoder::new(&plan)?;
         Ok(TableApplier {
+            columns: plan.table_columns(),
             file_options: file_options(&plan),
             plan,
             lake,
@@ -102,11 +104,6 @@ impl TableApplier {
     /// The lake table at its last committed version.
     pub fn table(&self) -> &LakeTable {
         &self.table
-    }
-
-    /// As [`TableApplier::table`], to take a file number.
-    pub fn table_mut(&mut self) -> &mut LakeTable {
-        &mut self.table
     }
 
     /// The table's plan.
@@ -308,7 +305,7 @@ impl TableApplier {
             &self.lake,
             &self.runtime,
             &self.plan.folder,
-            &self.plan.table_columns(),
+            &self.columns,
             self.file_options.clone(),
         );
         let mut numbers = FileNumbers::from(self.table.next_file_no());

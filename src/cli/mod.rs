@@ -20,6 +20,7 @@ pub mod commands;
 pub mod confirm;
 pub mod cuts;
 pub mod diff;
+mod help;
 pub mod maintain;
 pub mod output;
 pub mod schemas;

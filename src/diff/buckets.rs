@@ -64,8 +64,8 @@ impl Buckets {
     }
 
     /// The entries, bucket by bucket.
-    pub fn finish(self) -> Result<impl Iterator<Item = Result<Vec<Entry>>>> {
-        Ok(self.files.into_iter().map(load))
+    pub fn finish(self) -> impl Iterator<Item = Result<Vec<Entry>>> {
+        self.files.into_iter().map(load)
     }
 }
 
@@ -117,7 +117,7 @@ mod tests {
         };
         let mut expected: Vec<Entry> = (0..500).map(entry).collect();
         expected.iter().for_each(|entry| buckets.add(*entry).unwrap());
-        let loaded: Vec<Vec<Entry>> = buckets.finish().unwrap().map(Result::unwrap).collect();
+        let loaded: Vec<Vec<Entry>> = buckets.finish().map(Result::unwrap).collect();
         let homes = |key: [u8; 16]| {
             loaded.iter().filter(|bucket| bucket.iter().any(|entry| entry.key == key)).count()
         };

@@ -129,7 +129,7 @@ impl Diff<'_> {
             with,
             counts: Counts::default(),
         };
-        for bucket in buckets.finish()? {
+        for bucket in buckets.finish() {
             found.bucket(bucket?, key.is_some())?;
         }
         Ok(found.counts)

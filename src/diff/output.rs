@@ -72,7 +72,9 @@ impl Writer {
         };
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let temporary = NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).map_err(|e| {
-            Error::config(format!("{} can't be written", path.display())).because(e)
+            Error::config(format!("{} can't be written", path.display()))
+                .because(e)
+                .next("name a file in a folder that exists and may be written to")
         })?;
         let file = temporary.reopen().map_err(|e| at(path, e))?;
         let encoder: Box<dyn Encode> = match format {
@@ -116,7 +118,9 @@ impl Writer {
 }
 
 fn at(path: &Path, e: io::Error) -> Error {
-    Error::failed(format!("writing {}", path.display())).because(e)
+    Error::failed(format!("writing {}", path.display()))
+        .because(e)
+        .next("free disk space, or name a file elsewhere")
 }
 
 fn wrong(e: ArrowError) -> Error {
@@ -267,25 +271,27 @@ fn as_json(field: &FieldRef, column: &ArrayRef) -> Result<StringArray> {
 }
 
 fn parquet(file: File, schema: &SchemaRef) -> Result<ArrowWriter<File>> {
-    let level = ZstdLevel::try_new(1).map_err(|e| Error::failed("zstd").because(e))?;
+    let level = ZstdLevel::try_new(1).map_err(as_parquet)?;
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(level))
         .set_max_row_group_bytes(Some(32 << 20))
         .build();
-    ArrowWriter::try_new(file, schema.clone(), Some(properties))
-        .map_err(|e| Error::failed("changed rows can't be written as Parquet").because(e))
+    ArrowWriter::try_new(file, schema.clone(), Some(properties)).map_err(as_parquet)
+}
+
+fn as_parquet(e: parquet::errors::ParquetError) -> Error {
+    Error::failed("changed rows can't be written as Parquet")
+        .because(e)
+        .next("free disk space, or choose another --format")
 }
 
 impl Encode for ArrowWriter<File> {
     fn write(&mut self, batch: &RecordBatch) -> Result<()> {
-        ArrowWriter::write(self, batch)
-            .map_err(|e| Error::failed("writing changed rows as Parquet").because(e))
+        ArrowWriter::write(self, batch).map_err(as_parquet)
     }
 
     fn finish(self: Box<Self>) -> Result<()> {
-        self.close()
-            .map(|_| ())
-            .map_err(|e| Error::failed("writing changed rows as Parquet").because(e))
+        self.close().map(|_| ()).map_err(as_parquet)
     }
 }
 

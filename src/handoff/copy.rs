@@ -311,9 +311,7 @@ impl ChunkFiles<'_> {
             return Ok(number);
         }
         let number = self.next.map(|next| next.fetch_add(1, Ordering::Relaxed));
-        number
-            .filter(|number| *number < FileNo::MAX)
-            .ok_or_else(|| Error::failed("the table has used up its data file numbers"))
+        number.filter(|number| *number < FileNo::MAX).ok_or_else(crate::lake::used_up)
     }
 }
 

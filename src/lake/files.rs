@@ -51,13 +51,16 @@ impl FileNumbers {
     /// There are no more.
     pub fn take(&mut self) -> Result<FileNo> {
         let number = self.0;
-        let used_up = || {
-            Error::failed("the table has used up its data file numbers")
-                .next("read the table again with `tidegate reseed`")
-        };
         self.0 = number.checked_add(1).ok_or_else(used_up)?;
         Ok(number)
     }
+}
+
+/// The error of a table that has had as many files as there are numbers.
+pub fn used_up() -> Error {
+    Error::failed("the table has used up its data file numbers").next(
+        "move its folder away, then read it again with `tidegate reseed`: numbers begin anew there",
+    )
 }
 
 /// The number in a data file's name; `None` for files that others wrote.

@@ -48,14 +48,14 @@ pub mod travel;
 
 pub use checkpoint::{Checkpoint, SourceIdentity, SourceTable, Tag, VersionKind};
 pub use digest::RowDigest;
-pub use files::{DataFileWriter, FileNo, FileNumbers, FileOptions, NewFile, file_no_of};
+pub use files::{DataFileWriter, FileNo, FileNumbers, FileOptions, NewFile, file_no_of, used_up};
 pub use history::{VersionInfo, handoffs, versions};
 pub use lease::Lease;
 pub use ledger::{
     BoundaryEntry, Event, Fence, LastCommit, LeafEntry, Ledger, Phase, PipelineState, SpoolState,
     TableEntry,
 };
-pub use partition::{PartitionValues, TableColumns};
+pub use partition::{PartitionValues, TableColumns, can_partition};
 pub use read::{FileRef, ScanBatch, digest_file, read_rows, scan_file};
 pub use rows_writer::{Places, RowsWriter};
 pub use store::Lake;

@@ -36,9 +36,9 @@ impl From<SchemaRef> for TableColumns {
     }
 }
 
-/// Whether a column of this type can partition a table: its values are text and back without loss, and
-/// equal ones have equal texts.
-fn can_partition(data_type: &DataType) -> bool {
+/// Whether a table can be partitioned by a column of this type: equal values have one text, which is
+/// read back without loss. Not so floating-point numbers; instants have too many values.
+pub fn can_partition(data_type: &DataType) -> bool {
     matches!(
         data_type,
         DataType::Boolean

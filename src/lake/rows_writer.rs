@@ -78,6 +78,8 @@ struct Waiting {
     partitioned_by: Vec<String>,
     rows: BTreeMap<PartitionValues, Rows>,
     bytes: usize,
+    /// Files that were begun.
+    begun: usize,
     /// [`ENOUGH`] and [`MOST_WAITING`], but in tests.
     limits: (usize, usize),
 }
@@ -106,6 +108,7 @@ impl RowsWriter {
                 partitioned_by: partitioned_by.clone(),
                 rows: BTreeMap::new(),
                 bytes: 0,
+                begun: 0,
                 limits: (ENOUGH, MOST_WAITING),
             })
         };
@@ -142,7 +145,7 @@ impl RowsWriter {
                 Ok(Places::From(Location { file: *number, row }))
             }
             ToGo::Waiting(waiting) => {
-                let places = waiting.take_in(batch, numbers, self.done.len())?;
+                let places = waiting.take_in(batch, numbers)?;
                 while let Some((values, rows)) = waiting.next_due() {
                     self.done_bytes += self.to.write(values, rows, &mut self.done)?;
                 }
@@ -205,21 +208,8 @@ impl Target {
 }
 
 impl Waiting {
-    fn take_in(
-        &mut self,
-        batch: &RecordBatch,
-        numbers: Numbers<'_>,
-        files: usize,
-    ) -> Result<Places> {
+    fn take_in(&mut self, batch: &RecordBatch, numbers: Numbers<'_>) -> Result<Places> {
         let groups = partition::groups(batch, &self.partitioned_by)?;
-        if files + groups.len().max(self.rows.len()) > MOST_FILES {
-            return Err(Error::unfit(format!(
-                "its rows have too many different values of {}: more than {MOST_FILES} files for \
-                 one piece of it",
-                self.partitioned_by.join(", ")
-            ))
-            .next("partition it by a column with fewer values, or not at all: `partition_by`"));
-        }
         let wrong = |e| Error::failed("a batch can't be partitioned").because(e);
         let mut places = vec![Location { file: 0, row: 0 }; batch.num_rows()];
         for group in groups {
@@ -245,6 +235,17 @@ impl Waiting {
         numbers: Numbers<'_>,
     ) -> Result<Location> {
         if !self.rows.contains_key(&values) {
+            if self.begun == MOST_FILES {
+                return Err(Error::unfit(format!(
+                    "its rows have too many different values of {}: more than {MOST_FILES} files \
+                     for one piece of it",
+                    self.partitioned_by.join(", ")
+                ))
+                .next(
+                    "partition it by a column with fewer values, or not at all: `partition_by`",
+                ));
+            }
+            self.begun += 1;
             let rows = Rows { number: numbers()?, batches: Vec::new(), count: 0, bytes: 0 };
             self.rows.insert(values.clone(), rows);
         }

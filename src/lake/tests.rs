@@ -317,8 +317,18 @@ async fn foreign(lake: &Lake, version: u64, operation: &str, actions: &[serde_js
 }
 
 async fn optimize(lake: &Lake, table: &LakeTable, version: u64, rows_after: &[RecordBatch]) {
+    optimize_as(lake, table, version, rows_after, ["part-00000-aaaa-c000.zstd.parquet"; 2]).await;
+}
+
+/// The file's name in the store, and as the log has it.
+async fn optimize_as(
+    lake: &Lake,
+    table: &LakeTable,
+    version: u64,
+    rows_after: &[RecordBatch],
+    [path, logged]: [&str; 2],
+) {
     let new = write(lake, FOLDER, 0xffff, rows_after.to_vec(), FileOptions::default()).await;
-    let path = "part-00000-aaaa-c000.zstd.parquet";
     let bytes = lake.get(&format!("{FOLDER}/{}", new.path)).await.unwrap().unwrap();
     lake.put(&format!("{FOLDER}/{path}"), bytes).await.unwrap();
     let mut actions: Vec<_> = table
@@ -326,7 +336,7 @@ async fn optimize(lake: &Lake, table: &LakeTable, version: u64, rows_after: &[Re
         .values()
         .map(|f| serde_json::json!({"remove": {"path": f.path, "dataChange": false, "deletionTimestamp": 1}}))
         .collect();
-    actions.push(serde_json::json!({"add": {"path": path, "size": new.size, "modificationTime": 1, "dataChange": false,
+    actions.push(serde_json::json!({"add": {"path": logged, "size": new.size, "modificationTime": 1, "dataChange": false,
         "partitionValues": {}, "stats": format!("{{\"numRecords\":{}}}", new.rows)}}));
     foreign(lake, version, "OPTIMIZE", &actions).await;
 }
@@ -353,6 +363,30 @@ async fn rows_masked_during_an_optimize_do_not_come_back() {
         "a foreign file keeps its number"
     );
     assert_eq!(ids(&lake, &reopened).await, ids(&lake, &table).await);
+}
+
+/// A remove takes a file out only under the very text that the add has, whatever it decodes to.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_keeps_the_name_that_another_program_encoded() {
+    for names in
+        [["r=a b/part-1.parquet", "r=a%20b/part-1.parquet"], ["part-x.parquet", "part%2Dx.parquet"]]
+    {
+        let (_store, lake) = memory();
+        let mut table = new_table(&lake).await;
+        optimize_as(&lake, &table, 1, &[rows(0, 20)], names).await;
+        table = LakeTable::open(&lake, FOLDER).await.unwrap().unwrap();
+        let file = table.files().values().next().unwrap();
+        assert!(file.path == names[0] && file.is_encoded());
+        let mut delete = change(120);
+        delete.masks.insert(file.number, [15].into_iter().collect());
+        assert_eq!(table.commit(&delete).await.unwrap(), CommitOutcome::Done(2));
+        let reopened = LakeTable::open(&lake, FOLDER).await.unwrap().unwrap();
+        assert_eq!((reopened.files().len(), reopened.live_rows()), (1, 19));
+        assert_eq!(ids(&lake, &reopened).await, (0..20).filter(|i| *i != 15).collect::<Vec<_>>());
+        let log = lake.get(&format!("{FOLDER}/_delta_log/{:020}.json", 2)).await.unwrap().unwrap();
+        let log = String::from_utf8(log.to_vec()).unwrap();
+        assert_eq!(log.matches(&format!("\"path\":\"{}\"", names[1])).count(), 2, "{log}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -115,21 +115,6 @@ impl Kind {
         )
     }
 
-    /// Whether a lake can be partitioned by it: equal values have one text, which is read back without
-    /// loss. Not so floating-point numbers; instants have too many values.
-    pub fn can_partition(&self) -> bool {
-        matches!(
-            self.arrow_type(),
-            DataType::Boolean
-                | DataType::Int16
-                | DataType::Int32
-                | DataType::Int64
-                | DataType::Decimal128(..)
-                | DataType::Date32
-                | DataType::Utf8
-        )
-    }
-
     /// Whether every value can be decoded exactly from its send function's form. Only then does a
     /// snapshot copy the plain column, and only then may a stream ask for binary.
     pub fn has_binary(&self) -> bool {

@@ -176,11 +176,6 @@ pub fn plan(
 ) -> Result<ColumnPlan> {
     let kind = kind_with(types, column.type_oid, column.typmod, options)
         .map_err(|error| error.at(format!("column {}", quoted(&column.name))))?;
-    if options.partition && !kind.can_partition() {
-        return Err(Error::config(format!("a lake can't be partitioned by a {}", column.type_name))
-            .at(format!("column {}", quoted(&column.name)))
-            .next("take it out of `partition_by`, or choose a column of booleans, whole numbers, decimals, dates or texts"));
-    }
     let select = if kind.has_binary() {
         Select::Plain
     } else {
